@@ -1,5 +1,4 @@
 import pytest
-
 from splade_rescale.text import document_text, document_texts
 
 
