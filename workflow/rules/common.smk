@@ -1,0 +1,46 @@
+# Loads and validates the configuration; nothing else is decided here.
+import os
+import re
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+from splade_rescale.config import load_experiment, read_yaml
+from splade_rescale.digest import code_digest
+from splade_rescale.errors import UserError
+from splade_rescale.files import canonical_json
+
+# Jobs find the command line of the environment that Snakemake runs in.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+try:
+    for path in workflow.configfiles:
+        read_yaml(path)
+    experiment = load_experiment(
+        config,
+        registries=Path(workflow.basedir) / "config",
+        source=", ".join(os.path.relpath(path) for path in workflow.configfiles),
+    )
+except UserError as error:
+    raise WorkflowError(f"The configuration cannot be used.\n{error}") from None
+
+cfg = experiment.config
+ROOT = "results/{backbone}/k{k}/seed{seed}"
+
+
+def one_of(slugs):
+    return "|".join(re.escape(slug) for slug in slugs)
+
+
+def settings(model):
+    return canonical_json(model.model_dump())
+
+
+wildcard_constraints:
+    backbone=one_of(experiment.backbones),
+    dataset=one_of(experiment.datasets),
+    k=r"(0|[1-9][0-9]*)(\.[0-9]*[1-9])?",
+    seed=r"0|[1-9][0-9]*",
+    shard=r"[0-9]{5}",
+    shards=r"[0-9]{5}",

@@ -1,0 +1,62 @@
+# in:  a trained model, corpus.parquet, queries.parquet
+# out: results/.../{dataset}/vectors/
+
+
+rule encode_corpus:
+    input:
+        model=f"{ROOT}/model",
+        dataset="resources/datasets/{dataset}",
+    output:
+        multiext(
+            f"{ROOT}/{{dataset}}/vectors/corpus-{{shard}}-of-{{shards}}",
+            ".npz",
+            ".ids.parquet",
+            ".json",
+        ),
+    params:
+        settings=settings(cfg.encode),
+        shard=lambda w: int(w.shard),
+        shards=lambda w: int(w.shards),
+        code=code_digest("encode"),
+    log:
+        "logs/encode/{backbone}-k{k}-seed{seed}-{dataset}-{shard}-of-{shards}.log",
+    benchmark:
+        "benchmarks/encode/{backbone}-k{k}-seed{seed}-{dataset}-{shard}-of-{shards}.tsv"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=720,
+        gpu=cfg.encode.gpus,
+    message:
+        "encode: {wildcards.dataset} by {wildcards.backbone} at k = {wildcards.k},"
+        " seed {wildcards.seed}, shard {wildcards.shard} of {wildcards.shards}"
+    shell:
+        "splade-rescale encode corpus {input.model:q} {input.dataset:q}/corpus.parquet"
+        " {output[0]:q} --shard {params.shard} --shards {params.shards}"
+        " --settings {params.settings:q} --threads {threads} > {log:q} 2>&1"
+
+
+rule encode_queries:
+    input:
+        model=f"{ROOT}/model",
+        dataset="resources/datasets/{dataset}",
+    output:
+        multiext(f"{ROOT}/{{dataset}}/vectors/queries", ".npz", ".ids.parquet", ".json"),
+    params:
+        settings=settings(cfg.encode),
+        code=code_digest("encode"),
+    log:
+        "logs/encode/{backbone}-k{k}-seed{seed}-{dataset}-queries.log",
+    benchmark:
+        "benchmarks/encode/{backbone}-k{k}-seed{seed}-{dataset}-queries.tsv"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=60,
+        gpu=cfg.encode.gpus,
+    message:
+        "encode: queries of {wildcards.dataset} by {wildcards.backbone} at k = {wildcards.k},"
+        " seed {wildcards.seed}"
+    shell:
+        "splade-rescale encode queries {input.model:q} {input.dataset:q}/queries.parquet"
+        " {output[0]:q} --settings {params.settings:q} --threads {threads} > {log:q} 2>&1"

@@ -1,0 +1,63 @@
+# in:  an index, query vectors or query text
+# out: run.trec.gz
+
+
+def self_hits(wildcards):
+    return "--remove-self-hits" if experiment.datasets[wildcards.dataset].remove_self_hits else ""
+
+
+rule search:
+    input:
+        index=f"{ROOT}/{{dataset}}/index",
+        queries=multiext(f"{ROOT}/{{dataset}}/vectors/queries", ".npz", ".ids.parquet"),
+    output:
+        run=f"{ROOT}/{{dataset}}/run.trec.gz",
+        stats=f"{ROOT}/{{dataset}}/search.json",
+    params:
+        settings=settings(cfg.search),
+        self_hits=self_hits,
+        code=code_digest("search"),
+    log:
+        "logs/search/{backbone}-k{k}-seed{seed}-{dataset}.log",
+    benchmark:
+        "benchmarks/search/{backbone}-k{k}-seed{seed}-{dataset}.tsv"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=240,
+    message:
+        "search: {wildcards.dataset} by {wildcards.backbone} at k = {wildcards.k},"
+        " seed {wildcards.seed}"
+    shell:
+        "splade-rescale search impact {input.index:q} {input.queries[0]:q} {output.run:q}"
+        " --stats {output.stats:q} --settings {params.settings:q} {params.self_hits}"
+        " --threads {threads} --memory-mb {resources.mem_mb} > {log:q} 2>&1"
+
+
+rule search_bm25:
+    input:
+        index="results/bm25/{dataset}/index",
+        dataset="resources/datasets/{dataset}",
+    output:
+        run="results/bm25/{dataset}/run.trec.gz",
+        stats="results/bm25/{dataset}/search.json",
+    params:
+        settings=settings(cfg.search),
+        bm25=settings(cfg.bm25),
+        self_hits=self_hits,
+        code=code_digest("search"),
+    log:
+        "logs/search/bm25-{dataset}.log",
+    benchmark:
+        "benchmarks/search/bm25-{dataset}.tsv"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=240,
+    message:
+        "search: {wildcards.dataset} by BM25"
+    shell:
+        "splade-rescale search bm25 {input.index:q} {input.dataset:q}/queries.parquet"
+        " {output.run:q} --stats {output.stats:q} --settings {params.settings:q}"
+        " --bm25 {params.bm25:q} {params.self_hits}"
+        " --threads {threads} --memory-mb {resources.mem_mb} > {log:q} 2>&1"

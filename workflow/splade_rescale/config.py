@@ -1,0 +1,371 @@
+"""Configuration: read, merged with the registries, validated, and turned into cells.
+
+Everything that can be known to be wrong without running a job is refused here, with the file
+and key at fault, what was found and what is allowed.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import WithJsonSchema as JsonSchema
+
+from splade_rescale.errors import UserError
+from splade_rescale.scale import canonical_k
+from splade_rescale.settings import (
+    Backbone,
+    Bm25Settings,
+    Dataset,
+    EncodeSettings,
+    HubDataset,
+    IndexSettings,
+    NormsSettings,
+    PathDataset,
+    PretrainBackbone,
+    PydocsDataset,
+    RescaleSettings,
+    SearchSettings,
+    Settings,
+    Slug,
+    TrainSettings,
+    TwinBackbone,
+)
+
+#: Names that the workflow uses itself below results/.
+RESERVED = frozenset({"bm25", "paper", "bench", "norms.csv", "activation.csv", "table.csv"})
+
+
+def _scale(value: object) -> str:
+    try:
+        return canonical_k(value)
+    except UserError as error:
+        raise ValueError(str(error)) from None
+
+
+Scale = Annotated[
+    str,
+    BeforeValidator(_scale),
+    JsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}),
+]
+
+
+class Registry(Settings):
+    """Entries of the user's own, beside those of config/backbones.yaml and datasets.yaml."""
+
+    backbones: dict[Slug, Backbone] = Field({}, description="slug -> backbone")
+    datasets: dict[Slug, Dataset] = Field({}, description="slug -> data set")
+
+
+class Config(Settings):
+    """One experiment: the grid of cells and the settings of every stage."""
+
+    backbones: list[Slug] = Field(min_length=1, description="slugs of the backbones compared")
+    scales: list[Scale] = Field(min_length=1, description="divisors k of the MLM head")
+    seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field(
+        [42], min_length=1, description="seeds of training"
+    )
+    datasets: list[Slug] = Field(min_length=1, description="slugs of the data sets evaluated")
+    baselines: list[Literal["bm25"]] = Field(["bm25"], description="rows beside the cells")
+    baseline_backbone: Slug | None = Field(
+        None, description="backbone whose k = 1 is compared with; the first one if unset"
+    )
+    registry: Registry = Field(Registry(), description="own backbones and data sets")
+    norms: NormsSettings = NormsSettings()
+    rescale: RescaleSettings = RescaleSettings()
+    train: TrainSettings
+    encode: EncodeSettings = EncodeSettings()
+    index: IndexSettings = IndexSettings()
+    search: SearchSettings = SearchSettings()
+    bm25: Bm25Settings = Bm25Settings()
+
+    def cells(self) -> Iterator["Cell"]:
+        """Yield the cells of the grid: data set by data set, then backbone, k and seed."""
+        for dataset in self.datasets:
+            for backbone in self.backbones:
+                for k in self.scales:
+                    for seed in self.seeds:
+                        yield Cell(backbone, k, seed, dataset)
+
+
+class Cell(NamedTuple):
+    """One point of the grid."""
+
+    backbone: str
+    k: str
+    seed: int
+    dataset: str
+
+    @property
+    def folder(self) -> str:
+        """Where the cell's results lie, relative to the working directory."""
+        return f"results/{self.backbone}/k{self.k}/seed{self.seed}/{self.dataset}"
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """A YAML loader that refuses a key given twice, where PyYAML would keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[Any, int] = {}
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            line = key_node.start_mark.line + 1
+            folded = key.lower() if isinstance(key, str) else key
+            if folded in lines:
+                raise UserError(
+                    f"line {line}: key {key!r} stands a second time (first in line "
+                    f"{lines[folded]}; upper and lower case count as equal)"
+                )
+            lines[folded] = line
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """Read a YAML (or JSON) mapping.
+
+    Raises:
+        UserError: missing file, bad syntax, not a mapping, or a key given twice.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        value = yaml.load(text, Loader=_UniqueKeyLoader)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise UserError(f"{path}: not valid YAML: {error}") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: expected a mapping of keys, found {type(value).__name__}")
+    return value
+
+
+def _fields_at(model: type[BaseModel], location: Iterable[str | int]) -> list[str]:
+    """Keys allowed at `location`, following plain nested settings as far as they go."""
+    for part in location:
+        field = model.model_fields.get(str(part))
+        if field is None or not (
+            isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+        ):
+            return []
+        model = field.annotation
+    return sorted(model.model_fields)
+
+
+def _entry_fields(data: Any, location: tuple[str | int, ...]) -> list[str]:
+    """Keys allowed in the registry entry whose tag pydantic put into `location`."""
+    models = {
+        "pydocs": PydocsDataset,
+        "pretrain": PretrainBackbone,
+        "twin": TwinBackbone,
+    }
+    for part in location:
+        if part in models:
+            return sorted(models[str(part)].model_fields)
+    return []
+
+
+def _describe(error: Mapping[str, Any], model: type[BaseModel], source: str) -> str:
+    location = error["loc"]
+    tags = {"pydocs", "path", "hub", "pretrain", "twin"}
+    shown = ""
+    for position, part in enumerate(location):
+        is_tag = part in tags and position + 1 < len(location) and position >= 1
+        if is_tag:
+            continue
+        shown += f"[{part}]" if isinstance(part, int) else f".{part}" if shown else str(part)
+    if error["type"] == "extra_forbidden":
+        allowed = _fields_at(model, location[:-1]) or _entry_fields(None, location)
+        close = difflib.get_close_matches(str(location[-1]), allowed, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        listed = f"; allowed: {', '.join(allowed)}" if allowed else ""
+        return f"{source}: {shown}: unknown key{hint}{listed}"
+    if error["type"] == "missing":
+        return f"{source}: {shown}: missing"
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{source}: {shown}: {message}, found {error['input']!r}"
+
+
+def validate(model: type[BaseModel], data: Any, source: str) -> Any:
+    """Return `data` as `model`, or raise UserError with a line per problem that names `source`."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        lines = [_describe(e, model, source) for e in error.errors()]
+        raise UserError("\n".join(dict.fromkeys(lines))) from None
+
+
+def _read_registry(path: Path, kind: Literal["backbones", "datasets"]) -> dict[str, Any]:
+    registry = validate(Registry, {kind: read_yaml(path)}, str(path))
+    return getattr(registry, kind)
+
+
+def _refuse_duplicates(config: Config, source: str) -> None:
+    for key in ("backbones", "scales", "seeds", "datasets", "baselines"):
+        values = [str(value).lower() for value in getattr(config, key)]
+        twice = sorted({value for value in values if values.count(value) > 1})
+        if twice:
+            raise UserError(f"{source}: {key}: given more than once: {', '.join(twice)}")
+
+
+def _known(source: str, key: str, slug: str, known: Iterable[str]) -> None:
+    known = sorted(known)
+    if slug not in known:
+        close = difflib.get_close_matches(slug, known, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise UserError(
+            f"{source}: {key}: unknown slug {slug!r}{hint}; known: {', '.join(known)} "
+            "(add your own under registry:)"
+        )
+
+
+class Experiment(NamedTuple):
+    """A validated configuration with the registries it refers to."""
+
+    config: Config
+    backbones: dict[str, Any]
+    datasets: dict[str, Any]
+    source: str
+
+    def train_dataset_of(self, backbone: str) -> str | None:
+        """Data set whose text pretrains `backbone`, or None when nothing is pretrained."""
+        entry = self.backbones[backbone]
+        return entry.dataset if isinstance(entry, PretrainBackbone) else None
+
+    def shards(self, dataset: str) -> int:
+        """Corpus shards of a data set."""
+        return self.datasets[dataset].shards or self.config.encode.shards
+
+
+def _has_train(entry: Any) -> bool:
+    if isinstance(entry, PydocsDataset):
+        return entry.split == "in-domain" and entry.train_pairs > 0
+    return entry.train is not None
+
+
+def _check_dataset(source: str, slug: str, entry: Any, *, evaluated: bool, trained: bool) -> None:
+    key = f"registry entry of data set {slug}"
+    if trained and not _has_train(entry):
+        raise UserError(f"{source}: {key}: has no training rows (train), but is trained on")
+    if evaluated:
+        if isinstance(entry, HubDataset) and entry.corpus is None:
+            raise UserError(f"{source}: {key}: has no corpus, queries and qrels to evaluate on")
+        from splade_rescale.evaluate import check_measures
+
+        try:
+            check_measures(entry.measures)
+        except UserError as error:
+            raise UserError(f"{source}: {key}: measures: {error}") from None
+    if isinstance(entry, PathDataset):
+        from splade_rescale.beir import check_folder
+
+        try:
+            check_folder(entry)
+        except UserError as error:
+            raise UserError(f"{source}: {key}: {error}") from None
+
+
+def _check_backbone(source: str, slug: str, experiment: Experiment) -> None:
+    config = experiment.config
+    key = f"registry entry of backbone {slug}"
+    entry = experiment.backbones[slug]
+    if entry.head_gain != 1 and config.rescale.tying == "shared":
+        raise UserError(
+            f"{source}: {key}: head_gain {entry.head_gain} unties the head, so it needs "
+            "rescale.tying: untied, found shared"
+        )
+    seen = [slug]
+    while isinstance(entry, TwinBackbone):
+        _known(source, f"{key}: of", entry.of, experiment.backbones)
+        if entry.of in seen:
+            raise UserError(f"{source}: {key}: of: a twin of itself ({' -> '.join(seen)})")
+        seen.append(entry.of)
+        entry = experiment.backbones[entry.of]
+    if entry.source == "path" and not (Path(entry.path) / "config.json").is_file():
+        raise UserError(f"{source}: {key}: path: no config.json in {entry.path!r}")
+    if isinstance(entry, PretrainBackbone):
+        _known(source, f"{key}: dataset", entry.dataset, experiment.datasets)
+        _check_dataset(
+            source, entry.dataset, experiment.datasets[entry.dataset], evaluated=False, trained=True
+        )
+        longest = max(
+            config.train.query_length,
+            config.train.document_length,
+            config.encode.query_length,
+            config.encode.document_length,
+            entry.length,
+        )
+        if longest > entry.max_positions:
+            raise UserError(
+                f"{source}: {key}: max_positions: {entry.max_positions} is less than the longest "
+                f"text length of train, encode and this entry, {longest}"
+            )
+
+
+def load_experiment(data: Mapping[str, Any], registries: Path, source: str) -> Experiment:
+    """Validate a configuration and everything that its grid refers to.
+
+    Args:
+        data: the configuration as read.
+        registries: folder with backbones.yaml and datasets.yaml.
+        source: name of the configuration in error messages, usually its path.
+
+    Raises:
+        UserError: the first problems found, one a line.
+    """
+    config: Config = validate(Config, dict(data), source)
+    _refuse_duplicates(config, source)
+    merged: dict[str, dict[str, Any]] = {}
+    for kind in ("backbones", "datasets"):
+        path = registries / f"{kind}.yaml"
+        embedded = _read_registry(path, kind)
+        own = getattr(config.registry, kind)
+        both = sorted(embedded.keys() & own.keys())
+        if both:
+            raise UserError(
+                f"{source}: registry.{kind}.{both[0]}: this slug is taken by {path}; choose another"
+            )
+        merged[kind] = embedded | own
+        reserved = sorted(merged[kind].keys() & RESERVED)
+        if reserved:
+            raise UserError(f"{source}: registry.{kind}.{reserved[0]}: this name is reserved")
+    experiment = Experiment(config, merged["backbones"], merged["datasets"], source)
+    for key in ("backbones", "datasets"):
+        for position, slug in enumerate(getattr(config, key)):
+            _known(source, f"{key}[{position}]", slug, merged[key])
+    _known(source, "train.dataset", config.train.dataset, merged["datasets"])
+    if config.baseline_backbone is not None:
+        _known(source, "baseline_backbone", config.baseline_backbone, config.backbones)
+    if config.train.max_steps is not None and "epochs" in config.train.model_fields_set:
+        raise UserError(f"{source}: train: max_steps and epochs overlap; give one of the two")
+    for slug in dict.fromkeys([*config.datasets, config.train.dataset]):
+        _check_dataset(
+            source,
+            slug,
+            merged["datasets"][slug],
+            evaluated=slug in config.datasets,
+            trained=slug == config.train.dataset,
+        )
+    for slug in config.backbones:
+        _check_backbone(source, slug, experiment)
+    return experiment
+
+
+def read_experiment(path: str | Path, registries: Path) -> Experiment:
+    """Read one configuration file and validate it as `load_experiment` does."""
+    return load_experiment(read_yaml(path), registries, str(path))
+
+
+def json_schemas() -> dict[str, dict[str, Any]]:
+    """JSON schemas for editors: file name below config/schema -> schema."""
+    backbones: TypeAdapter[Any] = TypeAdapter(dict[Slug, Backbone])
+    datasets: TypeAdapter[Any] = TypeAdapter(dict[Slug, Dataset])
+    return {
+        "config.schema.json": Config.model_json_schema(),
+        "backbones.schema.json": backbones.json_schema(),
+        "datasets.schema.json": datasets.json_schema(),
+    }
