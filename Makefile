@@ -1,0 +1,47 @@
+# make table · make test: each sets up .venv by itself when the lock or the package changed.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+CORES ?= all
+STAMP := .venv/.installed
+SNAKEMAKE := .venv/bin/python -m snakemake
+
+.PHONY: table test lint format lock schema clean
+
+table: $(STAMP)
+	$(SNAKEMAKE) --cores $(CORES) results/table.csv
+
+test: lint
+	OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadgroup
+
+lint: $(STAMP)
+	.venv/bin/python -m ruff check .
+	.venv/bin/python -m ruff format --check .
+	.venv/bin/python -m snakefmt --check Snakefile workflow
+	$(SNAKEMAKE) --lint
+
+format: $(STAMP)
+	.venv/bin/python -m ruff check --fix .
+	.venv/bin/python -m ruff format .
+	.venv/bin/python -m snakefmt Snakefile workflow
+
+schema: $(STAMP)
+	.venv/bin/python -m splade_rescale config schema
+
+# Resolve the dependencies of pyproject.toml anew; read the difference before committing it.
+# torch pins its own CUDA parts exactly, so they stay out: a CPU build of torch needs none of them.
+lock: $(STAMP)
+	.venv/bin/python -m uv pip compile pyproject.toml --extra dev --python-version 3.11 \
+	    --quiet --no-annotate --no-header --output-file - \
+	    | grep --extended-regexp --invert-match '^(nvidia-|cuda-|triton)' > .venv/pins
+	(grep '^#' envs/requirements.txt; cat .venv/pins) > .venv/lock
+	mv .venv/lock envs/requirements.txt
+
+clean:
+	rm -rf .venv
+
+$(STAMP): envs/requirements.txt pyproject.toml
+	"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "Python 3.11 is needed (set PYTHON=...), found " + sys.version)'
+	"$(PYTHON)" -m venv .venv
+	.venv/bin/python -m pip install --quiet --requirement envs/requirements.txt
+	.venv/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	.venv/bin/python -m pip check
+	touch $(STAMP)

@@ -1,0 +1,29 @@
+"""Locks that a killed Snakemake left behind."""
+
+import fcntl
+import shutil
+from pathlib import Path
+from typing import IO
+
+
+def release_stale_locks(folder: Path) -> IO[str] | None:
+    """Become the one live workflow in `folder` and remove the locks that a killed one left.
+
+    Snakemake's own locks are files, which outlive a process that gets SIGKILL. A kernel lock
+    does not: whoever holds the one on `.snakemake/owner` is alive. When it is free, no workflow
+    of this project runs in the folder, so any lock file there is stale.
+
+    Returns:
+        The open file that holds the kernel lock, to be kept for the life of the process, or
+        None when another workflow lives in the folder (Snakemake's own locks then decide).
+    """
+    state = folder / ".snakemake"
+    state.mkdir(parents=True, exist_ok=True)
+    handle = open(state / "owner", "a", encoding="utf-8")  # noqa: SIM115 - held until exit
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        handle.close()
+        return None
+    shutil.rmtree(state / "locks", ignore_errors=True)
+    return handle
