@@ -1,0 +1,318 @@
+"""BEIR-layout data: from corpus, queries, qrels and training files to checked Arrow batches.
+
+Ids are text from end to end: they are never parsed as numbers, stripped or changed in case.
+"""
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from splade_rescale.errors import UserError
+from splade_rescale.rows import BATCH_ROWS, Rows, place, read_lines, stem
+from splade_rescale.settings import PathDataset
+
+SCHEMAS = {
+    "corpus": pa.schema({"doc_id": pa.string(), "title": pa.string(), "text": pa.string()}),
+    "queries": pa.schema({"query_id": pa.string(), "text": pa.string()}),
+    "qrels": pa.schema({"query_id": pa.string(), "doc_id": pa.string(), "relevance": pa.int64()}),
+    "train": pa.schema(
+        {
+            "query": pa.string(),
+            "positive": pa.string(),
+            "negative": pa.string(),
+            "positive_score": pa.float64(),
+            "negative_score": pa.float64(),
+        }
+    ),
+}
+QRELS_HEADER = ("query-id", "corpus-id", "score")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+
+Batches = Iterable[pa.RecordBatch]
+
+
+class Parts(NamedTuple):
+    """A data set on its way to disk: batches of each table by its name in SCHEMAS, provenance."""
+
+    tables: dict[str, Batches]
+    provenance: dict[str, Any]
+
+
+def train_schema(columns: Iterable[str]) -> pa.Schema:
+    """The part of the training schema that `columns` fill, in the schema's order."""
+    present = set(columns)
+    return pa.schema([field for field in SCHEMAS["train"] if field.name in present])
+
+
+def _batches(records: Iterator[tuple], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    while chunk := list(islice(records, BATCH_ROWS)):
+        columns = zip(zip(*chunk, strict=True), schema.types, strict=True)
+        yield pa.record_batch([pa.array(values, kind) for values, kind in columns], schema=schema)
+
+
+def _text(where: str, row: dict[str, Any], key: str) -> str:
+    value = row.get(key)
+    if not isinstance(value, str):
+        found = f"{value!r:.60}" if key in row else f"no such key among {sorted(row)}"
+        raise UserError(f"{where}: {key!r} must be a string, found {found}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{where}: {key!r} is not valid Unicode ({error})") from None
+    return value
+
+
+def _id(path: Path, number: int, row: dict[str, Any], key: str) -> str:
+    """An id as text. Parquet is typed, so its whole numbers have one spelling; JSON's have not."""
+    where, value = place(path, number), row.get(key)
+    if isinstance(value, int) and not isinstance(value, bool):
+        if path.suffix == ".parquet":
+            return str(value)
+        raise UserError(
+            f'{where}: {key!r} is the number {value}, expected a string: write "{value}" in quotes'
+        )
+    if not (text := _text(where, row, key)):
+        raise UserError(f"{where}: {key!r} is empty, expected a non-empty string")
+    return text
+
+
+def _identified(rows: Rows) -> Iterator[tuple[str, Path, int, dict[str, Any]]]:
+    seen = set()
+    for path, number, row in rows:
+        identifier = _id(path, number, row, "_id")
+        if identifier in seen:
+            # The first place is looked up again: places of millions of ids are not worth keeping.
+            first = next(place(p, n) for p, n, r in rows if _id(p, n, r, "_id") == identifier)
+            raise UserError(
+                f"{place(path, number)}: duplicate '_id' {identifier!r}, first found at {first}"
+            )
+        seen.add(identifier)
+        yield identifier, path, number, row
+
+
+def _documents(rows: Rows) -> Iterator[tuple[str, str, str]]:
+    for identifier, path, number, row in _identified(rows):
+        where = place(path, number)
+        title = "" if row.get("title") is None else _text(where, row, "title")
+        yield identifier, title, _text(where, row, "text")
+
+
+def read_corpus(files: Iterable[Path]) -> Iterator[pa.RecordBatch]:
+    """Yield batches (doc_id, title, text); a title that is null or missing becomes "".
+
+    Raises:
+        UserError: at the first bad row, naming its place: `_id` not a non-empty string or seen
+            before (both places), `text` missing or not a string, broken file.
+    """
+    return _batches(_documents(Rows(tuple(files), ("_id", "text"), ("title",))), SCHEMAS["corpus"])
+
+
+def read_queries(files: Iterable[Path]) -> Iterator[pa.RecordBatch]:
+    """Yield batches (query_id, text). Raises: as `read_corpus`."""
+    rows = Rows(tuple(files), ("_id", "text"))
+    records = (
+        (identifier, _text(place(path, number), row, "text"))
+        for identifier, path, number, row in _identified(rows)
+    )
+    return _batches(records, SCHEMAS["queries"])
+
+
+def _relevance(where: str, value: Any) -> int:
+    if isinstance(value, str) and _INTEGER.fullmatch(value):
+        return int(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63:
+        if value == int(value):  # Tables often carry whole scores as 1.0
+            return int(value)
+    raise UserError(f"{where}: relevance must be a whole number, found {value!r}")
+
+
+def _judgements_in_lines(path: Path) -> Iterator[tuple[int, str, str, Any]]:
+    """Judgements of a BEIR .tsv (3 columns between tabs) or a TREC file (4 between blanks)."""
+    form = None
+    for number, line in read_lines(path):
+        fields = line.split("\t")
+        if form is None:
+            form = "BEIR" if len(fields) == 3 else "TREC"
+            if (
+                form == "BEIR"
+                and tuple(f.lower().replace("_", "-") for f in fields) == QRELS_HEADER
+            ):
+                continue
+        if form == "TREC":
+            fields = line.split()
+            fields = [fields[0], *fields[2:]] if len(fields) == 4 else []
+        if len(fields) != 3 or not fields[0] or not fields[1]:
+            expected = {
+                "BEIR": "3 columns between tabs (query-id, corpus-id, score), as in the first line",
+                "TREC": "4 columns between blanks (query, iteration, document, relevance) or "
+                "3 between tabs (query-id, corpus-id, score)",
+            }[form]
+            raise UserError(f"{path}:{number}: found {line[:80]!r}, expected {expected}")
+        yield number, *fields
+
+
+def _judgements_in_rows(path: Path) -> Iterator[tuple[int, str, str, Any]]:
+    *ids, score = QRELS_HEADER
+    scored = None
+    for _, number, row in Rows((path,), tuple(ids), (score,)):
+        # Sets without graded judgements (NanoBEIR) have no score: what is listed is relevant.
+        scored = score in row if scored is None else scored
+        value = row.get(score) if scored else 1
+        yield number, *(_id(path, number, row, key) for key in ids), value
+
+
+def _judgements(files: Iterable[Path], queries: set[str]) -> Iterator[tuple[str, str, int]]:
+    seen: dict[tuple[str, str], str] = {}
+    for path in files:
+        rows = path.suffix == ".parquet" or stem(path).endswith(".jsonl")
+        for number, query, document, score in (
+            _judgements_in_rows(path) if rows else _judgements_in_lines(path)
+        ):
+            where = place(path, number)
+            if query not in queries:
+                raise UserError(f"{where}: query {query!r} is not among the queries")
+            if first := seen.get((query, document)):
+                raise UserError(
+                    f"{where}: duplicate judgement of query {query!r} and document {document!r}, "
+                    f"first found at {first}"
+                )
+            seen[query, document] = where
+            yield query, document, _relevance(where, score)
+
+
+def read_qrels(files: Iterable[Path], queries: set[str]) -> Iterator[pa.RecordBatch]:
+    """Yield batches (query_id, doc_id, relevance); the first line of a text file tells its format.
+
+    Args:
+        files: BEIR .tsv[.gz] with or without header, TREC qrels[.gz], .jsonl[.gz] or .parquet
+            (query-id, corpus-id, optional score: 1 where there is no such column).
+        queries: the known query ids.
+
+    Raises:
+        UserError: naming file and line: a query that is not among `queries`, a judgement seen
+            before, a relevance that is not whole, a wrong number of columns.
+    """
+    return _batches(_judgements(files, queries), SCHEMAS["qrels"])
+
+
+def read_train(files: Iterable[Path]) -> Iterator[pa.RecordBatch]:
+    """Yield batches of query, positive [, negative [, positive_score, negative_score]].
+
+    The first row tells which columns there are; every other row must have the same.
+
+    Raises:
+        UserError: naming file and line: a column missing, of the wrong type, or new.
+    """
+    names = tuple(SCHEMAS["train"].names)
+    rows = Rows(tuple(files), names[:2], names[2:])
+    first = next(iter(rows), None)
+    if first is None:
+        return iter(())
+    path, number, row = first
+    schema = train_schema(name for name in names if row.get(name) is not None)
+    if len(schema) == 4 or (len(schema) == 5) != ("positive_score" in schema.names):
+        raise UserError(
+            f"{place(path, number)}: found {schema.names}, expected query and positive, "
+            "optionally negative, and with it optionally both positive_score and negative_score"
+        )
+
+    def records() -> Iterator[tuple]:
+        for path, number, row in rows:
+            where = place(path, number)
+            if new := [n for n in names if row.get(n) is not None and n not in schema.names]:
+                raise UserError(f"{where}: {new[0]!r} is here but not in the first row")
+            yield tuple(
+                _score(where, row, name) if name.endswith("_score") else _text(where, row, name)
+                for name in schema.names
+            )
+
+    return _batches(records(), schema)
+
+
+def _score(where: str, row: dict[str, Any], key: str) -> float:
+    value = row.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise UserError(f"{where}: {key!r} must be a finite number, found {value!r}")
+    return float(value)
+
+
+def read_titles(files: Iterable[Path]) -> Iterator[pa.RecordBatch]:
+    """Yield training pairs title -> text of the documents that have both."""
+    rows = Rows(tuple(files), ("_id", "text"), ("title",))
+    pairs = ((title, text) for _, title, text in _documents(rows) if title.strip() and text.strip())
+    return _batches(pairs, train_schema(["query", "positive"]))
+
+
+def judged_tables(
+    corpus: Iterable[Path], queries: Iterable[Path], qrels: Iterable[Path]
+) -> dict[str, Batches]:
+    """The three tables of an evaluation; queries are read at once, the others as they are used."""
+    query_batches = list(read_queries(queries))
+    known = {query for batch in query_batches for query in batch.column("query_id").to_pylist()}
+    return {
+        "corpus": read_corpus(corpus),
+        "queries": query_batches,
+        "qrels": read_qrels(qrels, known),
+    }
+
+
+def _one_of(folder: Path, names: list[str], wanted: str) -> Path:
+    found = sorted(path for name in names for path in folder.glob(name) if path.is_file())
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise UserError(f"{folder}: no {wanted}; expected {' or '.join(names)}")
+    listed = ", ".join(str(path.relative_to(folder)) for path in found)
+    raise UserError(f"{folder}: more than one {wanted}: {listed}; expected one")
+
+
+def _qrels_file(folder: Path, named: str | None) -> Path:
+    if named is not None:
+        return folder / named
+    tests = ["qrels/test.tsv", "qrels/test.tsv.gz"]
+    if any((folder / name).is_file() for name in tests):
+        return _one_of(folder, tests, "test qrels file")
+    other = ["qrels.trec", "qrels.tsv", "qrels/*.trec", "qrels/*.tsv"]
+    names = [name + packed for name in other for packed in ("", ".gz")]
+    return _one_of(folder, names, "qrels file (name one with the data set's key 'qrels')")
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {
+            "bytes": path.stat().st_size,
+            "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
+        }
+
+
+def read_folder(entry: PathDataset) -> Parts:
+    """The tables of a user's folder; provenance has size and SHA-256 of each file read.
+
+    Raises:
+        UserError: a missing folder or file, more than one candidate, and (when the tables are
+            used) whatever the readers of the tables raise.
+    """
+    folder = Path(entry.path).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"{entry.path}: no such folder; expected a data set in BEIR layout")
+    corpus = _one_of(folder, ["corpus.jsonl", "corpus.jsonl.gz"], "corpus file")
+    queries = _one_of(folder, ["queries.jsonl", "queries.jsonl.gz"], "queries file")
+    files = [corpus, queries, _qrels_file(folder, entry.qrels)]
+    trained = entry.train not in (None, "title")
+    files += [folder / entry.train] if trained else []
+    for path in files:
+        if not path.is_file():
+            raise UserError(f"{path}: no such file")
+
+    tables = judged_tables([corpus], [queries], [files[2]])
+    if trained:
+        tables["train"] = read_train([files[3]])
+    elif entry.train == "title":
+        tables["train"] = read_titles([corpus])
+    return Parts(tables, {"files": {str(path): _fingerprint(path) for path in files}})

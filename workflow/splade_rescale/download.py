@@ -1,0 +1,227 @@
+"""Data sets and backbones from their sources into resources/, whole or not at all."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from huggingface_hub.utils import disable_progress_bars
+from safetensors import SafetensorError, safe_open
+
+from splade_rescale import beir, hub
+from splade_rescale.errors import UserError
+from splade_rescale.files import atomic_folder, read_json, write_json
+from splade_rescale.settings import (
+    Backbone,
+    Dataset,
+    HubBackbone,
+    HubDataset,
+    PathBackbone,
+    PathDataset,
+    PretrainBackbone,
+    PydocsDataset,
+    TwinBackbone,
+)
+
+# One of these is there in every checkpoint with a tokenizer that transformers loads.
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
+
+
+def download_dataset(name: str, entry: Dataset, out: Path) -> None:
+    """Write the folder `out` of a data set: its tables as Parquet, and dataset.json (provenance).
+
+    Tables (columns as in `beir.SCHEMAS`): corpus, queries and qrels together, train, or both, as
+    the entry provides. dataset.json counts the rows of each, judgements of documents outside the
+    corpus (allowed) and queries without a judgement (kept).
+
+    Raises:
+        UserError: the source cannot be read, is malformed, or has a table without rows.
+    """
+    parts = _parts(entry)
+    with atomic_folder(out) as folder:
+        rows = {}
+        for table, batches in parts.tables.items():
+            rows[table] = _write_table(folder / f"{table}.parquet", batches)
+            if rows[table] == 0:
+                origin = getattr(entry, "path", entry.source)
+                raise UserError(f"data set {name} ({origin}): {table} has no rows")
+        provenance = {
+            "name": name,
+            "source": entry.source,
+            "settings": entry.model_dump(mode="json"),
+            "rows": rows,
+            **parts.provenance,
+        }
+        if "qrels" in rows:
+            provenance |= _judgement_counts(folder)
+        write_json(folder / "dataset.json", provenance)
+
+
+def _parts(entry: Dataset) -> beir.Parts:
+    if isinstance(entry, PathDataset):
+        return beir.read_folder(entry)
+    if isinstance(entry, HubDataset):
+        return hub.read_dataset(entry)
+    assert isinstance(entry, PydocsDataset)
+    from splade_rescale import pydocs
+
+    frames = pydocs.build(entry)
+    if frames["train"].empty:
+        del frames["train"]
+    return beir.Parts({table: _frame_batches(table, frames[table]) for table in frames}, {})
+
+
+def _frame_batches(table: str, frame: pd.DataFrame) -> list[pa.RecordBatch]:
+    schema = beir.train_schema(frame.columns) if table == "train" else beir.SCHEMAS[table]
+    return pa.Table.from_pandas(frame, schema=schema, preserve_index=False).to_batches()
+
+
+def _write_table(path: Path, batches: beir.Batches) -> int:
+    """Stream batches into a Parquet file, a row group each; returns the number of rows."""
+    writer, rows = None, 0
+    try:
+        for batch in batches:
+            writer = writer or pq.ParquetWriter(path, batch.schema)
+            writer.write_batch(batch)
+            rows += len(batch)
+    finally:
+        if writer is not None:
+            writer.close()
+    return rows
+
+
+def _judgement_counts(folder: Path) -> dict[str, int]:
+    def column(table: str, name: str) -> pa.ChunkedArray:
+        return pq.read_table(folder / f"{table}.parquet", columns=[name])[name]
+
+    judged, documents = column("qrels", "query_id"), column("qrels", "doc_id")
+    known = pc.is_in(documents, value_set=column("corpus", "doc_id"))
+    asked = pc.is_in(column("queries", "query_id"), value_set=judged)
+    return {
+        "qrels_outside_corpus": pc.sum(pc.invert(known)).as_py(),
+        "queries_unjudged": pc.sum(pc.invert(asked)).as_py(),
+    }
+
+
+def download_backbone(
+    name: str, entry: Backbone, out: Path, *, of: Path | None, train: Path | None, progress: bool
+) -> None:
+    """Write the folder `out` of a backbone: plain checkpoint, tokenizer, backbone.json.
+
+    Args:
+        name: slug of the backbone.
+        entry: where it comes from.
+        out: folder to write.
+        of: folder of the backbone whose weights a twin takes.
+        train: train.parquet of the data set that a backbone is pretrained on.
+        progress: whether to show progress bars.
+
+    With `head_gain` other than 1 the head is untied and its output projection, weight and bias,
+    multiplied by it; a twin's gain comes on top of the other backbone's.
+
+    Raises:
+        UserError: the source cannot be read, or is not a checkpoint with safetensors and tokenizer.
+    """
+    with atomic_folder(out) as folder:
+        provenance = _fetch(name, entry, folder, of=of, train=train, progress=progress)
+        _check_checkpoint(folder, origin=_origin(entry))
+        if entry.head_gain != 1:
+            trusted = isinstance(entry, HubBackbone) and entry.trust_remote_code
+            _multiply_head(folder, entry.head_gain, trust_remote_code=trusted)
+        write_json(
+            folder / "backbone.json",
+            {
+                "name": name,
+                "source": entry.source,
+                "settings": entry.model_dump(mode="json"),
+                **provenance,
+            },
+        )
+
+
+def _origin(entry: Backbone) -> str:
+    if isinstance(entry, HubBackbone):
+        return f"hub repository {entry.id} at revision {entry.revision}"
+    return entry.path if isinstance(entry, PathBackbone) else entry.source
+
+
+def _fetch(
+    name: str,
+    entry: Backbone,
+    folder: Path,
+    *,
+    of: Path | None,
+    train: Path | None,
+    progress: bool,
+) -> dict[str, Any]:
+    if isinstance(entry, HubBackbone):
+        if not progress:
+            disable_progress_bars()
+        return hub.download_checkpoint(entry, folder)
+    if isinstance(entry, PathBackbone):
+        return {"files": _copy_checkpoint(Path(entry.path).expanduser(), folder)}
+    if isinstance(entry, TwinBackbone):
+        if of is None:
+            raise UserError(f"backbone {name}: a twin needs the folder of backbone {entry.of}")
+        files = _copy_checkpoint(of, folder)
+        return {"of": read_json(of / "backbone.json"), "files": files}
+    assert isinstance(entry, PretrainBackbone)
+    if train is None:
+        raise UserError(f"backbone {name}: pretraining needs train.parquet of {entry.dataset}")
+    from splade_rescale import pretrain
+
+    pretrain.pretrain(entry, train, folder, progress=progress)
+    return {}
+
+
+def _copy_checkpoint(source: Path, folder: Path) -> list[str]:
+    """Copy the checkpoint's own files (not, say, optimizer states), following links."""
+    if not source.is_dir():
+        raise UserError(f"{source}: no such folder; expected a checkpoint folder")
+    files = {path.name for glob in hub.CHECKPOINT_FILES for path in source.glob(glob)}
+    files = sorted(name for name in files - {"backbone.json"} if (source / name).is_file())
+    for name in files:
+        shutil.copyfile(source / name, folder / name)
+    return files
+
+
+def _check_checkpoint(folder: Path, origin: str) -> None:
+    for wanted, globs in {
+        "config.json": ("config.json",),
+        "weights (*.safetensors; convert others with transformers' save_pretrained)": (
+            "*.safetensors",
+        ),
+        f"tokenizer ({', '.join(TOKENIZER_FILES)})": TOKENIZER_FILES,
+    }.items():
+        if not any(path.is_file() for glob in globs for path in folder.glob(glob)):
+            found = sorted(path.name for path in folder.iterdir())
+            raise UserError(f"{origin}: no {wanted}; usable files found: {found}")
+    for path in folder.glob("*.safetensors"):
+        try:
+            with safe_open(path, framework="numpy"):
+                pass
+        except SafetensorError as error:
+            raise UserError(
+                f"{origin}: {path.name} is truncated, or not a safetensors file ({error})"
+            ) from None
+
+
+def _multiply_head(folder: Path, gain: float, *, trust_remote_code: bool) -> None:
+    import torch
+
+    from splade_rescale import head
+
+    model = head.load_masked_lm(folder, trust_remote_code=trust_remote_code)
+    head.untie(model)
+    _, projection = head.output_projection(model)
+    with torch.no_grad():
+        projection.weight.mul_(gain)
+        if projection.bias is not None:
+            projection.bias.mul_(gain)
+    # The loaded tensors may be maps of the old files: those are unlinked, never written over.
+    for path in [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]:
+        path.unlink()
+    model.save_pretrained(folder)

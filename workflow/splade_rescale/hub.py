@@ -1,0 +1,170 @@
+"""Snapshots of hub repositories: data sets in data files, and checkpoints.
+
+The hub client honours HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE and the login of `hf auth login`.
+"""
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import huggingface_hub
+from huggingface_hub import constants, errors
+from huggingface_hub.utils import filter_repo_objects
+
+from splade_rescale.beir import Batches, Parts, judged_tables, read_train
+from splade_rescale.errors import UserError
+from splade_rescale.settings import HubBackbone, HubDataset, HubFiles
+
+# Configuration, vocabulary and weights in safetensors, which cannot run code when loaded.
+CHECKPOINT_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
+CODE_FILES = ("*.py",)
+
+
+class Snapshot(NamedTuple):
+    """Files of a repository at one commit, in the hub's cache (there they may be links)."""
+
+    folder: Path
+    commit: str
+    files: list[str]
+
+
+@contextmanager
+def explained(repository: str, revision: str) -> Iterator[None]:
+    """Turn what the hub client raises into a UserError that says what to do."""
+    where = f"hub repository {repository} at revision {revision}"
+    login = "log in with `hf auth login` (or set HF_TOKEN)"
+    cache = f"HF_HOME cache {constants.HF_HUB_CACHE}"
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise UserError(
+            f"{where}: access is gated; accept its conditions on its page at "
+            f"{constants.ENDPOINT} and {login}"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise UserError(
+            f"{where}: not found at {constants.ENDPOINT}; check the id, and if it is private, "
+            f"{login}"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise UserError(
+            f"{where}: no such revision; check it, expected a commit, tag or branch"
+        ) from error
+    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError) as error:
+        if constants.HF_HUB_OFFLINE:
+            raise UserError(
+                f"{where}: not (wholly) in the {cache} and HF_HUB_OFFLINE is set; unset it, or "
+                "download once where there is a network and set HF_HOME to that cache"
+            ) from error
+        raise UserError(
+            f"{where}: {constants.ENDPOINT} gave no usable answer and the repository is not "
+            f"(wholly) in the {cache}; check network, proxy and HF_ENDPOINT ({error})"
+        ) from error
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        advice = login if status in (401, 403) else "try again later"
+        raise UserError(f"{where}: the hub answered {status}; {advice} ({error})") from error
+    except (errors.HTTPError, ConnectionError, TimeoutError) as error:
+        raise UserError(
+            f"{where}: connection to {constants.ENDPOINT} failed; check network, proxy and "
+            f"HF_ENDPOINT ({type(error).__name__}: {error})"
+        ) from error
+    except ValueError as error:
+        # The client's validation: a malformed id, or a file name that leads out of its folder.
+        raise UserError(f"{where}: refused by the hub client ({error})") from error
+
+
+def snapshot(
+    repository: str,
+    revision: str,
+    patterns: tuple[str, ...],
+    *,
+    kind: str,
+    ignore: tuple[str, ...] = (),
+) -> Snapshot:
+    """Download (or find in the cache) the files that match the globs `patterns`.
+
+    Args:
+        repository: `owner/name`.
+        revision: commit, tag or branch.
+        patterns: file names or globs, where `*` also crosses `/`.
+        kind: "model" or "dataset".
+        ignore: globs of files left out.
+
+    Raises:
+        UserError: unreachable, not found, not allowed; a pattern that matches no file or leads out
+            of the repository.
+    """
+    where = f"hub repository {repository} at revision {revision}"
+    for pattern in patterns:
+        if PurePosixPath(pattern).is_absolute() or ".." in PurePosixPath(pattern).parts:
+            raise UserError(f"{where}: file {pattern!r} leads out of the repository")
+    with explained(repository, revision):
+        folder = Path(
+            huggingface_hub.snapshot_download(
+                repository,
+                repo_type=kind,
+                revision=revision,
+                allow_patterns=list(patterns),
+                ignore_patterns=list(ignore),
+            )
+        )
+    # The cache may hold other files of this commit from earlier downloads.
+    present = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    files = sorted(filter_repo_objects(present, allow_patterns=patterns, ignore_patterns=ignore))
+    commit = folder.name
+    if not re.fullmatch("[0-9a-f]{40}", commit):
+        raise UserError(f"{where}: {folder} is not the cached snapshot of a commit")
+    return Snapshot(folder, commit, files)
+
+
+def _data_files(wanted: HubFiles) -> tuple[list[Path], dict[str, Any]]:
+    found = snapshot(wanted.id, wanted.revision, tuple(wanted.files), kind="dataset")
+    for pattern in wanted.files:
+        if not any(filter_repo_objects(found.files, allow_patterns=pattern)):
+            raise UserError(
+                f"hub repository {wanted.id} at revision {wanted.revision}: "
+                f"no file matches {pattern!r}"
+            )
+    provenance = {"id": wanted.id, "commit": found.commit, "files": found.files}
+    return [found.folder / name for name in found.files], provenance
+
+
+def read_dataset(entry: HubDataset) -> Parts:
+    """The tables of a hub data set; provenance has the commit and the files of each part.
+
+    Raises:
+        UserError: as `snapshot` does, and (when the tables are used) as the readers of beir.py do.
+    """
+    parts = {
+        part: _data_files(files)
+        for part in ("corpus", "queries", "qrels", "train")
+        if (files := getattr(entry, part)) is not None
+    }
+    files = {part: paths for part, (paths, _) in parts.items()}
+    tables: dict[str, Batches] = {}
+    if entry.corpus is not None:
+        tables |= judged_tables(files["corpus"], files["queries"], files["qrels"])
+    if entry.train is not None:
+        tables["train"] = read_train(files["train"])
+    return Parts(tables, {"hub": {part: provenance for part, (_, provenance) in parts.items()}})
+
+
+def download_checkpoint(entry: HubBackbone, folder: Path) -> dict[str, Any]:
+    """Put a repository's checkpoint and tokenizer into the existing `folder`, as plain files.
+
+    Returns:
+        provenance: commit and files.
+
+    Raises:
+        UserError: as `snapshot` does.
+    """
+    patterns = CHECKPOINT_FILES + (CODE_FILES if entry.trust_remote_code else ())
+    # Subfolders hold other formats (onnx, coreml) of the same weights.
+    found = snapshot(entry.id, entry.revision, patterns, kind="model", ignore=("*/*",))
+    for name in found.files:
+        shutil.copyfile(found.folder / name, folder / name)
+    return {"commit": found.commit, "files": found.files}
