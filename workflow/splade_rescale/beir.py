@@ -9,45 +9,17 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
 from splade_rescale.errors import UserError
 from splade_rescale.rows import BATCH_ROWS, Rows, place, read_lines, stem
+from splade_rescale.schemas import SCHEMAS, Batches, Parts, train_schema
 from splade_rescale.settings import PathDataset
 
-SCHEMAS = {
-    "corpus": pa.schema({"doc_id": pa.string(), "title": pa.string(), "text": pa.string()}),
-    "queries": pa.schema({"query_id": pa.string(), "text": pa.string()}),
-    "qrels": pa.schema({"query_id": pa.string(), "doc_id": pa.string(), "relevance": pa.int64()}),
-    "train": pa.schema(
-        {
-            "query": pa.string(),
-            "positive": pa.string(),
-            "negative": pa.string(),
-            "positive_score": pa.float64(),
-            "negative_score": pa.float64(),
-        }
-    ),
-}
 QRELS_HEADER = ("query-id", "corpus-id", "score")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
-
-Batches = Iterable[pa.RecordBatch]
-
-
-class Parts(NamedTuple):
-    """A data set on its way to disk: batches of each table by its name in SCHEMAS, provenance."""
-
-    tables: dict[str, Batches]
-    provenance: dict[str, Any]
-
-
-def train_schema(columns: Iterable[str]) -> pa.Schema:
-    """The part of the training schema that `columns` fill, in the schema's order."""
-    present = set(columns)
-    return pa.schema([field for field in SCHEMAS["train"] if field.name in present])
 
 
 def _batches(records: Iterator[tuple], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -126,9 +98,9 @@ def read_queries(files: Iterable[Path]) -> Iterator[pa.RecordBatch]:
 def _relevance(where: str, value: Any) -> int:
     if isinstance(value, str) and _INTEGER.fullmatch(value):
         return int(value)
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63:
-        if value == int(value):  # Tables often carry whole scores as 1.0
-            return int(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and abs(value) < 2**63 and value == int(value):  # Tables often carry scores as 1.0
+        return int(value)
     raise UserError(f"{where}: relevance must be a whole number, found {value!r}")
 
 

@@ -1,4 +1,8 @@
-"""Data sets and backbones from their sources into resources/, whole or not at all."""
+"""Data sets and backbones from their sources into resources/, whole or not at all.
+
+Each source's module is imported where the source is chosen, so that a change of one source's code
+concerns nothing that comes from another.
+"""
 
 import shutil
 from pathlib import Path
@@ -11,9 +15,9 @@ import pyarrow.parquet as pq
 from huggingface_hub.utils import disable_progress_bars
 from safetensors import SafetensorError, safe_open
 
-from splade_rescale import beir, hub
 from splade_rescale.errors import UserError
 from splade_rescale.files import atomic_folder, read_json, write_json
+from splade_rescale.schemas import SCHEMAS, Batches, Parts, train_schema
 from splade_rescale.settings import (
     Backbone,
     Dataset,
@@ -26,6 +30,8 @@ from splade_rescale.settings import (
     TwinBackbone,
 )
 
+# Configuration, vocabulary, and weights in safetensors, which run no code when they are loaded.
+CHECKPOINT_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
 # One of these is there in every checkpoint with a tokenizer that transformers loads.
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 
@@ -33,7 +39,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 def download_dataset(name: str, entry: Dataset, out: Path) -> None:
     """Write the folder `out` of a data set: its tables as Parquet, and dataset.json (provenance).
 
-    Tables (columns as in `beir.SCHEMAS`): corpus, queries and qrels together, train, or both, as
+    Tables (columns as in `schemas.SCHEMAS`): corpus, queries and qrels together, train, or both, as
     the entry provides. dataset.json counts the rows of each, judgements of documents outside the
     corpus (allowed) and queries without a judgement (kept).
 
@@ -60,10 +66,14 @@ def download_dataset(name: str, entry: Dataset, out: Path) -> None:
         write_json(folder / "dataset.json", provenance)
 
 
-def _parts(entry: Dataset) -> beir.Parts:
+def _parts(entry: Dataset) -> Parts:
     if isinstance(entry, PathDataset):
+        from splade_rescale import beir
+
         return beir.read_folder(entry)
     if isinstance(entry, HubDataset):
+        from splade_rescale import hub
+
         return hub.read_dataset(entry)
     assert isinstance(entry, PydocsDataset)
     from splade_rescale import pydocs
@@ -71,15 +81,15 @@ def _parts(entry: Dataset) -> beir.Parts:
     frames = pydocs.build(entry)
     if frames["train"].empty:
         del frames["train"]
-    return beir.Parts({table: _frame_batches(table, frames[table]) for table in frames}, {})
+    return Parts({table: _frame_batches(table, frames[table]) for table in frames}, {})
 
 
 def _frame_batches(table: str, frame: pd.DataFrame) -> list[pa.RecordBatch]:
-    schema = beir.train_schema(frame.columns) if table == "train" else beir.SCHEMAS[table]
+    schema = train_schema(frame.columns) if table == "train" else SCHEMAS[table]
     return pa.Table.from_pandas(frame, schema=schema, preserve_index=False).to_batches()
 
 
-def _write_table(path: Path, batches: beir.Batches) -> int:
+def _write_table(path: Path, batches: Batches) -> int:
     """Stream batches into a Parquet file, a row group each; returns the number of rows."""
     writer, rows = None, 0
     try:
@@ -158,9 +168,11 @@ def _fetch(
     progress: bool,
 ) -> dict[str, Any]:
     if isinstance(entry, HubBackbone):
+        from splade_rescale import hub
+
         if not progress:
             disable_progress_bars()
-        return hub.download_checkpoint(entry, folder)
+        return hub.download_checkpoint(entry, folder, CHECKPOINT_FILES)
     if isinstance(entry, PathBackbone):
         return {"files": _copy_checkpoint(Path(entry.path).expanduser(), folder)}
     if isinstance(entry, TwinBackbone):
@@ -181,7 +193,7 @@ def _copy_checkpoint(source: Path, folder: Path) -> list[str]:
     """Copy the checkpoint's own files (not, say, optimizer states), following links."""
     if not source.is_dir():
         raise UserError(f"{source}: no such folder; expected a checkpoint folder")
-    files = {path.name for glob in hub.CHECKPOINT_FILES for path in source.glob(glob)}
+    files = {path.name for glob in CHECKPOINT_FILES for path in source.glob(glob)}
     files = sorted(name for name in files - {"backbone.json"} if (source / name).is_file())
     for name in files:
         shutil.copyfile(source / name, folder / name)
@@ -224,4 +236,4 @@ def _multiply_head(folder: Path, gain: float, *, trust_remote_code: bool) -> Non
     # The loaded tensors may be maps of the old files: those are unlinked, never written over.
     for path in [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]:
         path.unlink()
-    model.save_pretrained(folder)
+    head.save_masked_lm(model, folder)

@@ -14,13 +14,10 @@ import huggingface_hub
 from huggingface_hub import constants, errors
 from huggingface_hub.utils import filter_repo_objects
 
-from splade_rescale.beir import Batches, Parts, judged_tables, read_train
+from splade_rescale.beir import judged_tables, read_train
 from splade_rescale.errors import UserError
+from splade_rescale.schemas import Batches, Parts
 from splade_rescale.settings import HubBackbone, HubDataset, HubFiles
-
-# Configuration, vocabulary and weights in safetensors, which cannot run code when loaded.
-CHECKPOINT_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
-CODE_FILES = ("*.py",)
 
 
 class Snapshot(NamedTuple):
@@ -153,8 +150,12 @@ def read_dataset(entry: HubDataset) -> Parts:
     return Parts(tables, {"hub": {part: provenance for part, (_, provenance) in parts.items()}})
 
 
-def download_checkpoint(entry: HubBackbone, folder: Path) -> dict[str, Any]:
-    """Put a repository's checkpoint and tokenizer into the existing `folder`, as plain files.
+def download_checkpoint(
+    entry: HubBackbone, folder: Path, patterns: tuple[str, ...]
+) -> dict[str, Any]:
+    """Put a repository's files that match `patterns` into the existing `folder`, as plain files.
+
+    The repository's own code comes along only where the entry trusts it.
 
     Returns:
         provenance: commit and files.
@@ -162,7 +163,7 @@ def download_checkpoint(entry: HubBackbone, folder: Path) -> dict[str, Any]:
     Raises:
         UserError: as `snapshot` does.
     """
-    patterns = CHECKPOINT_FILES + (CODE_FILES if entry.trust_remote_code else ())
+    patterns += ("*.py",) if entry.trust_remote_code else ()
     # Subfolders hold other formats (onnx, coreml) of the same weights.
     found = snapshot(entry.id, entry.revision, patterns, kind="model", ignore=("*/*",))
     for name in found.files:
