@@ -422,13 +422,31 @@ def sparsity(
 
 @app.command()
 def table(
-    config_file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, metavar="CONFIG")],
+    config_file: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG]", help="Configuration whose cells are read.")
+    ] = None,
+    grid: Annotated[str | None, typer.Option(help="The cells as JSON, instead of CONFIG.")] = None,
+    registries: Annotated[Path, typer.Option(help="Folder of the registries.")] = Path("config"),
     results: Annotated[Path, typer.Option(help="Folder of results.")] = Path("results"),
     out: Annotated[Path | None, typer.Option(help="CSV file to write.")] = None,
     published: Annotated[Path | None, typer.Option(help="CSV file of published values.")] = None,
 ) -> None:
-    """Put every cell of a configuration into one table; print it."""
-    raise NotImplementedError
+    """Put every cell of a grid into one table; print it."""
+    from splade_rescale.config import Grid, read_experiment, validate
+    from splade_rescale.table import build_table, cells_of, format_table, write_table
+
+    if (config_file is None) == (grid is None):
+        raise UserError("give either CONFIG or --grid")
+    if config_file is not None:
+        chosen = read_experiment(config_file, registries).grid()
+    else:
+        chosen = validate(Grid, json.loads(grid or ""), "--grid")
+    frame = build_table(
+        cells_of(chosen, results), baseline=chosen.baseline_backbone, published=published
+    )
+    if out is not None:
+        write_table(frame, out)
+    typer.echo(format_table(frame))
 
 
 @config.command("check")
@@ -440,9 +458,9 @@ def config_check(
     from splade_rescale.config import read_experiment
 
     experiment = read_experiment(config_file, registries)
-    cells = list(experiment.config.cells())
-    trained = {cell[:3] for cell in cells}
-    typer.echo(f"{config_file}: {len(cells)} cells, {len(trained)} trainings")
+    grid = experiment.grid()
+    trainings = len(grid.backbones) * len(grid.scales) * len(grid.seeds)
+    typer.echo(f"{config_file}: {trainings} trainings, {trainings * len(grid.measures)} cells")
 
 
 @config.command("schema")

@@ -5,7 +5,7 @@ and key at fault, what was found and what is allowed.
 """
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -81,27 +81,16 @@ class Config(Settings):
     search: SearchSettings = SearchSettings()
     bm25: Bm25Settings = Bm25Settings()
 
-    def cells(self) -> Iterator["Cell"]:
-        """Yield the cells of the grid: data set by data set, then backbone, k and seed."""
-        for dataset in self.datasets:
-            for backbone in self.backbones:
-                for k in self.scales:
-                    for seed in self.seeds:
-                        yield Cell(backbone, k, seed, dataset)
 
+class Grid(Settings):
+    """The rows of the table: which cells, on which data sets, with which measures."""
 
-class Cell(NamedTuple):
-    """One point of the grid."""
-
-    backbone: str
-    k: str
-    seed: int
-    dataset: str
-
-    @property
-    def folder(self) -> str:
-        """Where the cell's results lie, relative to the working directory."""
-        return f"results/{self.backbone}/k{self.k}/seed{self.seed}/{self.dataset}"
+    backbones: list[Slug]
+    scales: list[Scale]
+    seeds: list[int]
+    measures: dict[Slug, list[str]] = Field(description="data set -> its measures")
+    baselines: list[str]
+    baseline_backbone: Slug
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
@@ -231,10 +220,16 @@ class Experiment(NamedTuple):
     datasets: dict[str, Any]
     source: str
 
-    def train_dataset_of(self, backbone: str) -> str | None:
-        """Data set whose text pretrains `backbone`, or None when nothing is pretrained."""
-        entry = self.backbones[backbone]
-        return entry.dataset if isinstance(entry, PretrainBackbone) else None
+    def grid(self) -> Grid:
+        """The rows of the table."""
+        return Grid(
+            backbones=self.config.backbones,
+            scales=self.config.scales,
+            seeds=self.config.seeds,
+            measures={slug: self.datasets[slug].measures for slug in self.config.datasets},
+            baselines=self.config.baselines,
+            baseline_backbone=self.config.baseline_backbone or self.config.backbones[0],
+        )
 
     def shards(self, dataset: str) -> int:
         """Corpus shards of a data set."""
