@@ -14,9 +14,11 @@ in the computation; here it is frozen and kept equal to the bias in what is save
 checkpoints written before transformers 5 have only that name for it.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import torch
 from safetensors import SafetensorError
@@ -181,6 +183,64 @@ def untie(model: PreTrainedModel) -> None:
     model.config.tie_word_embeddings = False
     for key in own:
         model.all_tied_weights_keys.pop(key, None)
+
+
+@torch.no_grad()
+def scale_head(
+    model: PreTrainedModel,
+    k: float,
+    *,
+    tying: Literal["shared", "untied"],
+    bias: Literal["scale", "keep"],
+) -> None:
+    """Divide the output projection by k in place: W <- W / k, and b <- b / k if `bias` is scale.
+
+    Args:
+        model: its parameters should be float32 or wider.
+        k: finite and above 0.
+        tying: `shared` divides the tied matrix, which scales the input embeddings as well;
+            `untied` gives the output projection a matrix of its own and divides only that.
+        bias: `scale` divides all logits by the same k; `keep` leaves the bias as it is.
+
+    Raises:
+        UserError: k is out of range, the result is all zeros or not finite, or `shared` is asked
+            of a model that is not tied.
+    """
+    if not (math.isfinite(k) and k > 0):
+        raise UserError(f"k must be a finite number above 0, found {k!r}")
+    if tying == "untied":
+        untie(model)
+    elif not is_tied(model):
+        raise UserError(
+            f"tying: shared divides a matrix that input embeddings and head share, but this "
+            f"{type(model).__name__} has two; use tying: untied"
+        )
+    _, projection = output_projection(model)
+    parameters = [projection.weight]
+    if bias == "scale" and projection.bias is not None:
+        parameters.append(projection.bias)
+    for parameter in parameters:
+        active = bool(parameter.any())
+        parameter.div_(k)
+        if not parameter.isfinite().all() or bool(parameter.any()) != active:
+            raise UserError(f"k = {k!r} takes the head out of the range of {parameter.dtype}")
+
+
+def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """The number of tokens of the tokenizer; the logits may be wider (padded vocabularies).
+
+    Raises:
+        UserError: the tokenizer has tokens that the model has no row for.
+    """
+    rows = min(
+        output_projection(model)[1].weight.shape[0], model.get_input_embeddings().weight.shape[0]
+    )
+    if len(tokenizer) > rows:
+        raise UserError(
+            f"the tokenizer has {len(tokenizer)} tokens, but {type(model).__name__} has rows for "
+            f"only {rows}; they do not belong together"
+        )
+    return len(tokenizer)
 
 
 @contextmanager
