@@ -23,9 +23,6 @@ def backbone_input(wildcards):
 rule download_dataset:
     output:
         directory("resources/datasets/{dataset}"),
-    params:
-        entry=lambda w: settings(experiment.datasets[w.dataset]),
-        code=lambda w: dataset_code(experiment.datasets[w.dataset].source),
     log:
         "logs/download/dataset-{dataset}.log",
     benchmark:
@@ -34,6 +31,9 @@ rule download_dataset:
     resources:
         mem_mb=4000,
         runtime=240,
+    params:
+        entry=lambda w: settings(experiment.datasets[w.dataset]),
+        code=lambda w: dataset_code(experiment.datasets[w.dataset].source),
     message:
         "download: data set {wildcards.dataset}"
     shell:
@@ -46,10 +46,6 @@ rule download_backbone:
         unpack(backbone_input),
     output:
         directory("resources/backbones/{backbone}"),
-    params:
-        entry=lambda w: settings(experiment.backbones[w.backbone]),
-        code=lambda w: backbone_code(experiment.backbones[w.backbone].source),
-        inputs=lambda w, input: " ".join(f"--{key} {value}" for key, value in input.items()),
     log:
         "logs/download/backbone-{backbone}.log",
     benchmark:
@@ -58,6 +54,10 @@ rule download_backbone:
     resources:
         mem_mb=4000,
         runtime=240,
+    params:
+        entry=lambda w: settings(experiment.backbones[w.backbone]),
+        code=lambda w: backbone_code(experiment.backbones[w.backbone].source),
+        inputs=lambda w, input: " ".join(f"--{key} {value}" for key, value in input.items()),
     message:
         "download: backbone {wildcards.backbone}"
     shell:

@@ -13,11 +13,6 @@ rule encode_corpus:
             ".ids.parquet",
             ".json",
         ),
-    params:
-        settings=settings(cfg.encode),
-        shard=lambda w: int(w.shard),
-        shards=lambda w: int(w.shards),
-        code=code_digest("encode"),
     log:
         "logs/encode/{backbone}-k{k}-seed{seed}-{dataset}-{shard}-of-{shards}.log",
     benchmark:
@@ -27,6 +22,11 @@ rule encode_corpus:
         mem_mb=8000,
         runtime=720,
         gpu=cfg.encode.gpus,
+    params:
+        settings=settings(cfg.encode),
+        shard=lambda w: int(w.shard),
+        shards=lambda w: int(w.shards),
+        code=code_digest("encode"),
     message:
         "encode: {wildcards.dataset} by {wildcards.backbone} at k = {wildcards.k},"
         " seed {wildcards.seed}, shard {wildcards.shard} of {wildcards.shards}"
@@ -42,9 +42,6 @@ rule encode_queries:
         dataset="resources/datasets/{dataset}",
     output:
         multiext(f"{ROOT}/{{dataset}}/vectors/queries", ".npz", ".ids.parquet", ".json"),
-    params:
-        settings=settings(cfg.encode),
-        code=code_digest("encode"),
     log:
         "logs/encode/{backbone}-k{k}-seed{seed}-{dataset}-queries.log",
     benchmark:
@@ -54,6 +51,9 @@ rule encode_queries:
         mem_mb=8000,
         runtime=60,
         gpu=cfg.encode.gpus,
+    params:
+        settings=settings(cfg.encode),
+        code=code_digest("encode"),
     message:
         "encode: queries of {wildcards.dataset} by {wildcards.backbone} at k = {wildcards.k},"
         " seed {wildcards.seed}"

@@ -16,11 +16,6 @@ rule evaluate:
         metrics=f"{ROOT}/{{dataset}}/metrics.json",
         per_query=f"{ROOT}/{{dataset}}/per_query.parquet",
         sparsity=f"{ROOT}/{{dataset}}/sparsity.json",
-    params:
-        measures=measures,
-        corpus=lambda w, input: [path for path in input.corpus if path.endswith(".npz")],
-        quantization=cfg.index.quantization,
-        code=code_digest("evaluate", "sparsity"),
     log:
         "logs/evaluate/{backbone}-k{k}-seed{seed}-{dataset}.log",
     benchmark:
@@ -29,6 +24,11 @@ rule evaluate:
     resources:
         mem_mb=8000,
         runtime=60,
+    params:
+        measures=measures,
+        corpus=lambda w, input: [path for path in input.corpus if path.endswith(".npz")],
+        quantization=cfg.index.quantization,
+        code=code_digest("evaluate", "sparsity"),
     message:
         "evaluate: {wildcards.dataset} by {wildcards.backbone} at k = {wildcards.k},"
         " seed {wildcards.seed}"
@@ -46,9 +46,6 @@ rule evaluate_bm25:
     output:
         metrics="results/bm25/{dataset}/metrics.json",
         per_query="results/bm25/{dataset}/per_query.parquet",
-    params:
-        measures=measures,
-        code=code_digest("evaluate"),
     log:
         "logs/evaluate/bm25-{dataset}.log",
     benchmark:
@@ -57,6 +54,9 @@ rule evaluate_bm25:
     resources:
         mem_mb=8000,
         runtime=60,
+    params:
+        measures=measures,
+        code=code_digest("evaluate"),
     message:
         "evaluate: {wildcards.dataset} by BM25"
     shell:

@@ -16,10 +16,6 @@ rule index:
         corpus_vectors,
     output:
         index=directory(f"{ROOT}/{{dataset}}/index"),
-    params:
-        vectors=lambda w, input: [path for path in input if path.endswith(".npz")],
-        settings=settings(cfg.index),
-        code=code_digest("index"),
     log:
         "logs/index/{backbone}-k{k}-seed{seed}-{dataset}.log",
     benchmark:
@@ -28,6 +24,10 @@ rule index:
     resources:
         mem_mb=8000,
         runtime=240,
+    params:
+        vectors=lambda w, input: [path for path in input if path.endswith(".npz")],
+        settings=settings(cfg.index),
+        code=code_digest("index"),
     message:
         "index: {wildcards.dataset} by {wildcards.backbone} at k = {wildcards.k},"
         " seed {wildcards.seed}"
@@ -42,8 +42,6 @@ rule index_bm25:
         dataset="resources/datasets/{dataset}",
     output:
         index=directory("results/bm25/{dataset}/index"),
-    params:
-        code=code_digest("index"),
     log:
         "logs/index/bm25-{dataset}.log",
     benchmark:
@@ -52,6 +50,8 @@ rule index_bm25:
     resources:
         mem_mb=8000,
         runtime=240,
+    params:
+        code=code_digest("index"),
     message:
         "index: {wildcards.dataset} for BM25"
     shell:

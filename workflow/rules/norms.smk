@@ -9,13 +9,6 @@ rule norms:
     output:
         norms="results/{backbone}/norms.json",
         activation="results/{backbone}/activation.csv",
-    params:
-        settings=settings(cfg.norms),
-        rescale=settings(cfg.rescale),
-        scales=",".join(cfg.scales),
-        query_length=cfg.train.query_length,
-        document_length=cfg.train.document_length,
-        code=code_digest("norms"),
     log:
         "logs/norms/{backbone}.log",
     benchmark:
@@ -24,6 +17,13 @@ rule norms:
     resources:
         mem_mb=8000,
         runtime=60,
+    params:
+        settings=settings(cfg.norms),
+        rescale=settings(cfg.rescale),
+        scales=",".join(cfg.scales),
+        query_length=cfg.train.query_length,
+        document_length=cfg.train.document_length,
+        code=code_digest("norms"),
     message:
         "norms: {wildcards.backbone}"
     shell:
@@ -41,9 +41,6 @@ rule norms_table:
     output:
         norms="results/norms.csv",
         activation="results/activation.csv",
-    params:
-        backbones=cfg.backbones,
-        code=code_digest("norms"),
     log:
         "logs/norms/table.log",
     benchmark:
@@ -52,6 +49,9 @@ rule norms_table:
     resources:
         mem_mb=2000,
         runtime=10,
+    params:
+        backbones=cfg.backbones,
+        code=code_digest("norms"),
     message:
         "norms: one row per backbone"
     shell:

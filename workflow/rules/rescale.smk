@@ -7,10 +7,6 @@ rule rescale:
         backbone="resources/backbones/{backbone}",
     output:
         init=directory("results/{backbone}/k{k}/init"),
-    params:
-        tying=cfg.rescale.tying,
-        bias=cfg.rescale.bias,
-        code=code_digest("rescale"),
     log:
         "logs/rescale/{backbone}-k{k}.log",
     benchmark:
@@ -19,6 +15,10 @@ rule rescale:
     resources:
         mem_mb=8000,
         runtime=30,
+    params:
+        tying=cfg.rescale.tying,
+        bias=cfg.rescale.bias,
+        code=code_digest("rescale"),
     message:
         "rescale: {wildcards.backbone} by k = {wildcards.k}"
     shell:

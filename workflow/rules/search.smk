@@ -13,10 +13,6 @@ rule search:
     output:
         run=f"{ROOT}/{{dataset}}/run.trec.gz",
         stats=f"{ROOT}/{{dataset}}/search.json",
-    params:
-        settings=settings(cfg.search),
-        self_hits=self_hits,
-        code=code_digest("search"),
     log:
         "logs/search/{backbone}-k{k}-seed{seed}-{dataset}.log",
     benchmark:
@@ -25,6 +21,10 @@ rule search:
     resources:
         mem_mb=8000,
         runtime=240,
+    params:
+        settings=settings(cfg.search),
+        self_hits=self_hits,
+        code=code_digest("search"),
     message:
         "search: {wildcards.dataset} by {wildcards.backbone} at k = {wildcards.k},"
         " seed {wildcards.seed}"
@@ -41,11 +41,6 @@ rule search_bm25:
     output:
         run="results/bm25/{dataset}/run.trec.gz",
         stats="results/bm25/{dataset}/search.json",
-    params:
-        settings=settings(cfg.search),
-        bm25=settings(cfg.bm25),
-        self_hits=self_hits,
-        code=code_digest("search"),
     log:
         "logs/search/bm25-{dataset}.log",
     benchmark:
@@ -54,6 +49,11 @@ rule search_bm25:
     resources:
         mem_mb=8000,
         runtime=240,
+    params:
+        settings=settings(cfg.search),
+        bm25=settings(cfg.bm25),
+        self_hits=self_hits,
+        code=code_digest("search"),
     message:
         "search: {wildcards.dataset} by BM25"
     shell:

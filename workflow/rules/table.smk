@@ -24,9 +24,6 @@ rule table:
         unpack(table_input),
     output:
         "results/table.csv",
-    params:
-        grid=settings(experiment.grid()),
-        code=code_digest("table"),
     log:
         "logs/table.log",
     benchmark:
@@ -35,6 +32,9 @@ rule table:
     resources:
         mem_mb=2000,
         runtime=10,
+    params:
+        grid=settings(experiment.grid()),
+        code=code_digest("table"),
     message:
         "table: one row per cell"
     shell:

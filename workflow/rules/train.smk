@@ -8,11 +8,6 @@ rule train:
         dataset=f"resources/datasets/{cfg.train.dataset}",
     output:
         model=directory(f"{ROOT}/model"),
-    params:
-        # Not an output: what an interrupted run left is resumed from.
-        checkpoints=f"{ROOT}/checkpoints",
-        settings=settings(cfg.train),
-        code=code_digest("train"),
     log:
         "logs/train/{backbone}-k{k}-seed{seed}.log",
     benchmark:
@@ -22,6 +17,11 @@ rule train:
         mem_mb=16000,
         runtime=1440,
         gpu=cfg.train.gpus,
+    params:
+        # Not an output: what an interrupted run left is resumed from.
+        checkpoints=f"{ROOT}/checkpoints",
+        settings=settings(cfg.train),
+        code=code_digest("train"),
     message:
         "train: {wildcards.backbone} at k = {wildcards.k}, seed {wildcards.seed}"
     shell:

@@ -1,0 +1,189 @@
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from splade_rescale.config import json_schemas, load_experiment, read_experiment, read_yaml
+from splade_rescale.errors import UserError
+from splade_rescale.scale import canonical_k
+
+ROOT = Path(__file__).parents[2]
+REGISTRIES = ROOT / "config"
+SMALL = {
+    "backbones": ["tiny-bert"],
+    "scales": [1, 16],
+    "datasets": ["pydocs"],
+    "train": {"dataset": "pydocs"},
+}
+
+
+def load(**changes):
+    data = copy.deepcopy(SMALL)
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(data.get(key), dict):
+            data[key] = {**data[key], **value}
+        else:
+            data[key] = value
+    return load_experiment(data, REGISTRIES, "my.yaml")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(16, "16"), (16.0, "16"), ("16", "16"), ("16.0", "16"), (0.5, "0.5"), ("2.50", "2.5"),
+     (1e-3, "0.001"), (100, "100"), ("1e2", "100"), (" 4 ", "4")],
+)  # fmt: skip
+def test_equal_scales_are_one_path(value, text):
+    assert canonical_k(value) == text
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1, "nan", float("nan"), "inf", float("inf"), True, None, "x", "", [1], "1e999"]
+)
+def test_bad_scales_are_refused(value):
+    with pytest.raises(UserError, match="finite number above 0"):
+        canonical_k(value)
+
+
+def test_the_embedded_configuration_is_valid():
+    experiment = read_experiment(ROOT / "config" / "config.yaml", REGISTRIES)
+    assert experiment.config.scales == ["1", "4", "16"]
+    assert set(experiment.grid().measures) == {"pydocs", "pydocs-ood"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train": {"learning_rat": 1}}, ["my.yaml", "train.learning_rat", "learning_rate"]),
+        ({"sclaes": [1]}, ["my.yaml", "sclaes", "did you mean scales?"]),
+        ({"backbones": ["tiny-bret"]}, ["backbones[0]", "tiny-bret", "did you mean tiny-bert?"]),
+        ({"datasets": ["nope"]}, ["datasets[0]", "nope", "pydocs"]),
+        ({"train": {"dataset": "nope"}}, ["train.dataset", "nope"]),
+        ({"scales": [1, 0]}, ["scales[1]", "found 0"]),
+        ({"scales": [1, -2]}, ["scales[1]", "found -2"]),
+        ({"scales": ["nan"]}, ["scales[0]", "nan"]),
+        ({"scales": ["big"]}, ["scales[0]", "big"]),
+        ({"scales": []}, ["scales", "at least 1"]),
+        ({"scales": [16, 16.0]}, ["scales", "more than once", "16"]),
+        ({"backbones": ["tiny-bert", "tiny-bert"]}, ["backbones", "more than once", "tiny-bert"]),
+        ({"backbones": ["Tiny-BERT"]}, ["backbones[0]", "Tiny-BERT"]),
+        ({"backbones": ["../x"]}, ["backbones[0]", "../x"]),
+        ({"seeds": [1, 1]}, ["seeds", "more than once"]),
+        ({"seeds": [-1]}, ["seeds[0]", "found -1"]),
+        ({"train": {"max_steps": 5, "epochs": 2}}, ["max_steps", "epochs", "overlap"]),
+        ({"train": {"learning_rate": float("nan")}}, ["train.learning_rate", "nan"]),
+        ({"train": {"loss": "hinge"}}, ["train.loss", "contrastive", "hinge"]),
+        ({"train": {"dataset": "pydocs-ood"}}, ["pydocs-ood", "no training rows"]),
+        ({"train": {"document_length": 9999}}, ["tiny-bert", "max_positions", "9999"]),
+        ({"baseline_backbone": "tiny-modernbert"}, ["baseline_backbone", "tiny-modernbert"]),
+        ({"backbones": ["tiny-bert-x16"]}, ["tiny-bert-x16", "head_gain", "untied"]),
+    ],
+)  # fmt: skip
+def test_errors_name_the_file_the_key_and_what_is_allowed(changes, words):
+    with pytest.raises(UserError) as error:
+        load(**changes)
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("registry", "words"),
+    [
+        ({"backbones": {"tiny-bert": {"source": "path", "path": "x"}}}, ["tiny-bert", "taken by"]),
+        ({"backbones": {"bm25": {"source": "path", "path": "x"}}}, ["bm25", "reserved"]),
+        ({"backbones": {"A": {"source": "path", "path": "x"}}}, ["registry.backbones", "A"]),
+        ({"backbones": {"a": {"source": "zip"}}}, ["registry.backbones.a", "zip", "path"]),
+        ({"backbones": {"a": {"source": "path"}}}, ["registry.backbones.a.path", "missing"]),
+        (
+            {"backbones": {"a": {"source": "hub", "id": "o/n", "trust_remote_code": True}}},
+            ["registry.backbones.a", "40-digit commit"],
+        ),
+        (
+            {"datasets": {"a": {"source": "path", "path": "x", "qrel": "y"}}},
+            ["registry.datasets.a.qrel", "unknown key"],
+        ),
+    ],
+)
+def test_errors_in_own_registry_entries(registry, words):
+    with pytest.raises(UserError) as error:
+        load(registry=registry)
+    for word in ["my.yaml", *words]:
+        assert word in str(error.value)
+
+
+def test_missing_files_of_used_entries_are_found_before_any_job(tmp_path):
+    entry = {"source": "path", "path": str(tmp_path / "absent")}
+    load(registry={"datasets": {"mine": entry}})  # not used: not looked at
+    with pytest.raises(UserError, match="absent"):
+        load(registry={"datasets": {"mine": entry}}, datasets=["mine"])
+    with pytest.raises(UserError, match=r"config\.json"):
+        load(registry={"backbones": {"mine": entry}}, backbones=["mine"])
+
+
+def test_a_twin_of_itself_is_refused():
+    twins = {"a": {"source": "twin", "of": "b"}, "b": {"source": "twin", "of": "a"}}
+    with pytest.raises(UserError, match="twin of itself"):
+        load(registry={"backbones": twins}, backbones=["a"])
+
+
+def test_measures_are_checked_before_any_job(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text("")
+    (tmp_path / "queries.jsonl").write_text("")
+    (tmp_path / "qrels.trec").write_text("")
+    entry = {"source": "path", "path": str(tmp_path), "measures": ["nDCG@ten"]}
+    with pytest.raises(UserError, match="nDCG@ten"):
+        load(registry={"datasets": {"mine": entry}}, datasets=["mine"])
+
+
+def test_key_order_changes_nothing():
+    turned = dict(reversed(list(SMALL.items())))
+    first = load_experiment(SMALL, REGISTRIES, "a")
+    assert first.config == load_experiment(turned, REGISTRIES, "a").config
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1\na: 2\n", ["line 2", "'a'", "line 1"]),
+        ("train:\n  x: 1\n  X: 2\n", ["line 3", "'X'"]),
+        ("- 1\n", ["expected a mapping", "list"]),
+        ("a: [1\n", ["not valid YAML"]),
+        ("", ["expected a mapping"]),
+    ],
+)
+def test_yaml_errors_name_file_and_line(tmp_path, text, words):
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        read_yaml(path)
+    for word in [str(path), *words]:
+        assert word in str(error.value)
+
+
+def test_committed_schemas_are_those_of_the_types():
+    for name, schema in json_schemas().items():
+        written = json.loads((ROOT / "config" / "schema" / name).read_text())
+        assert written == schema, f"{name} has drifted: run `make schema`"
+
+
+def test_conda_pins_agree_with_the_lock():
+    lock = dict(
+        line.strip().split("==")
+        for line in (ROOT / "envs" / "requirements.txt").read_text().splitlines()
+        if "==" in line
+    )
+    lock = {name.replace("_", "-"): version for name, version in lock.items()}
+    names = {
+        "matplotlib-base": "matplotlib",
+        "pytorch": "torch",
+        "snakemake-minimal": "snakemake",
+        "huggingface_hub": "huggingface-hub",
+    }
+    conda = yaml.safe_load((ROOT / "envs" / "environment.yaml").read_text())["dependencies"]
+    pip = next(part["pip"] for part in conda if isinstance(part, dict))
+    pins = dict(part.split("=") for part in conda if isinstance(part, str) and "=" in part)
+    pins |= dict(part.split("==") for part in pip if "==" in part)
+    assert pins.pop("python") == "3.11"
+    assert int(pins.pop("openjdk")) >= 21
+    assert pins == {name: lock[names.get(name, name)] for name in pins}
+    assert len(pins) > 15
