@@ -188,7 +188,7 @@ def read_train(files: Iterable[Path]) -> Iterator[pa.RecordBatch]:
         return iter(())
     path, number, row = first
     schema = train_schema(name for name in names if row.get(name) is not None)
-    if len(schema) == 4 or (len(schema) == 5) != ("positive_score" in schema.names):
+    if tuple(schema.names) not in (names[:2], names[:3], names):
         raise UserError(
             f"{place(path, number)}: found {schema.names}, expected query and positive, "
             "optionally negative, and with it optionally both positive_score and negative_score"
