@@ -94,7 +94,7 @@ def sparsity(
 
 def _active(vectors: sparse.csr_array, quantization: int | None) -> sparse.csr_array:
     if quantization is not None:
-        vectors.data = np.rint(vectors.data * quantization)
+        vectors.data = np.rint(vectors.data.astype(np.float64) * quantization)
     vectors.eliminate_zeros()
     return vectors
 

@@ -1,0 +1,460 @@
+"""The results table: one row per cell, read from the files that the stages wrote.
+
+Nothing is filled in: a file or a value that should be there and is not is an error that names the
+file. An empty field means that the column does not apply to the row (a measure of another data
+set, the training of a baseline, a comparison with a cell outside the grid).
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from scipy.stats import ttest_rel
+
+from splade_rescale.config import Grid
+from splade_rescale.errors import UserError
+from splade_rescale.files import atomic_file, read_json
+from splade_rescale.scale import canonical_k
+
+STATUSES = ("ok", "diverged", "collapsed-zero", "collapsed-dense")
+
+# Columns before and after those of the measures, each with the format it is written in. The
+# marked ones are measured times: they alone differ between two runs of the same cell.
+_KEYS = {"dataset": "s", "backbone": "s", "k": "s", "seed": "d", "status": "s"}
+_VALUES = {
+    "delta_vs_k1": ".4f",
+    "p_vs_k1": ".4g",
+    "delta_vs_baseline": ".4f",
+    "p_vs_baseline": ".4g",
+    "norm_before": ".4f",
+    "norm_after": ".4f",
+    "first_loss": ".4f",
+    "last_loss": ".4f",
+    "active_terms_q": ".2f",
+    "active_terms_d": ".2f",
+    "FLOPS": ".4f",
+    "empty_documents": "d",
+    "index_mb": ".2f",
+    "train_seconds": ".1f",  # time
+    "examples_per_second": ".1f",  # time
+    "docs_per_second": ".1f",  # time
+}
+_MEASURE_FORMAT = ".4f"
+_PUBLISHED_COLUMNS = ["backbone", "k", "dataset", "measure", "value", "source"]
+
+
+@dataclass(frozen=True)
+class CellFiles:
+    """A row of the table and where its files lie.
+
+    `k` (canonical text), `seed`, `model_folder` and `init_folder` are None for a baseline (bm25).
+    `measures` are the data set's, the first one the headline that is tested for significance.
+    """
+
+    dataset: str
+    measures: tuple[str, ...]
+    backbone: str
+    folder: Path
+    k: str | None = None
+    seed: int | None = None
+    model_folder: Path | None = None
+    init_folder: Path | None = None
+
+    @classmethod
+    def of_cell(
+        cls,
+        results: Path,
+        backbone: str,
+        k: str,
+        seed: int,
+        dataset: str,
+        measures: Sequence[str],
+    ) -> "CellFiles":
+        """The files of a cell under the results folder."""
+        scaled = results / backbone / f"k{k}"
+        run = scaled / f"seed{seed}"
+        return cls(
+            dataset=dataset,
+            measures=tuple(measures),
+            backbone=backbone,
+            folder=run / dataset,
+            k=k,
+            seed=seed,
+            model_folder=run / "model",
+            init_folder=scaled / "init",
+        )
+
+    @classmethod
+    def of_baseline(
+        cls, results: Path, name: str, dataset: str, measures: Sequence[str]
+    ) -> "CellFiles":
+        """The files of a baseline without training (bm25) on a data set."""
+        return cls(
+            dataset=dataset,
+            measures=tuple(measures),
+            backbone=name,
+            folder=results / name / dataset,
+        )
+
+
+def cells_of(grid: Grid, results: Path) -> list[CellFiles]:
+    """The rows of a grid, baselines included, with their files under the results folder."""
+    cells = []
+    for dataset, measures in grid.measures.items():
+        for name in grid.baselines:
+            cells.append(CellFiles.of_baseline(results, name, dataset, measures))
+        for backbone, k, seed in product(grid.backbones, grid.scales, grid.seeds):
+            cells.append(CellFiles.of_cell(results, backbone, k, seed, dataset, measures))
+    return cells
+
+
+def build_table(
+    cells: Iterable[CellFiles], *, baseline: str | None = None, published: Path | None = None
+) -> pd.DataFrame:
+    """One row per cell: data sets by name, backbones in the order given, k by number, then seed.
+
+    The baseline (bm25) comes first in each data set. `delta_*` and `p_*` compare the headline
+    measure query by query (difference of the means, and p of the two-sided paired t-test) with
+    the same data set and seed:
+
+    - `*_vs_k1`: of the same backbone at k = 1;
+    - `*_vs_baseline`: of the backbone `baseline` at k = 1, the untouched and known model.
+
+    They are empty for the row compared with itself, and where that cell is not in `cells`.
+
+    Args:
+        cells: the rows.
+        baseline: a backbone's name.
+        published: CSV with the columns backbone, k, dataset, measure, value and source. Each
+            measure for which it has a value of some row gets the columns `{measure}_published`
+            and `{measure}_difference` (ours - published).
+
+    Raises:
+        UserError: names a file that is missing, damaged, or lacks a value.
+    """
+    cells = _sorted(list(cells))
+    if not cells:
+        raise UserError("the table has no cells: expected at least one backbone, k and data set")
+    rows = [_row(cell) for cell in cells]
+    _add_significance(cells, rows, baseline)
+    measures = list(dict.fromkeys(name for cell in cells for name in cell.measures))
+    columns = [*_KEYS, *measures, *_VALUES]
+    if published is not None:
+        columns += _add_published(cells, rows, published, measures)
+    return pd.DataFrame(rows, columns=columns).astype(
+        {c: "Int64" for c, f in {**_KEYS, **_VALUES}.items() if f == "d"}
+        | {c: "float64" for c in columns if _format(c)[-1] in "fg"}
+        | {c: "str" for c, f in _KEYS.items() if f == "s"}
+    )
+
+
+def write_table(table: pd.DataFrame, path: Path) -> None:
+    """Write the table as CSV, in a fixed number format, so that equal results give equal text.
+
+    Measures, losses and norms have 4 decimals, p has 4 significant digits. A value that does not
+    apply is empty; a loss that was not finite is written as `nan` or `inf`.
+    """
+    with atomic_file(path) as temporary:
+        _as_text(table).to_csv(temporary, index=False, lineterminator="\n")
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Read what `write_table` wrote; k stays text.
+
+    Raises:
+        UserError: the file is missing or is no results table.
+    """
+    try:
+        return pd.read_csv(
+            path,
+            dtype={"dataset": "str", "backbone": "str", "k": "str", "seed": "Int64"}
+            | {"status": "str", "empty_documents": "Int64"},
+        )
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not a results table ({error})") from None
+
+
+def format_table(table: pd.DataFrame) -> str:
+    """A narrow table for people, in Markdown: keys, measures, sparsity and norm."""
+    measures = [c for c in table.columns if _is_measure(c)]
+    names = {"active_terms_q": "terms q", "active_terms_d": "terms d", "norm_after": "norm"}
+    columns = ["dataset", "backbone", "k", "seed", "status", *measures]
+    columns += ["p_vs_k1", "active_terms_q", "active_terms_d", "FLOPS", "norm_after"]
+    if table["seed"].nunique() < 2:
+        columns.remove("seed")
+    text = _as_text(table)[columns].rename(columns=names)
+    left = [column in ("dataset", "backbone", "status") for column in columns]
+    lines = [list(text.columns), *text.to_numpy().tolist()]
+    widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
+    rule = [
+        "-" * width if is_left else "-" * (width - 1) + ":"
+        for width, is_left in zip(widths, left, strict=True)
+    ]
+    lines.insert(1, rule)
+    padded = [
+        [
+            value.ljust(width) if is_left else value.rjust(width)
+            for value, width, is_left in zip(line, widths, left, strict=True)
+        ]
+        for line in lines
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in padded)
+
+
+def _sorted(cells: list[CellFiles]) -> list[CellFiles]:
+    backbones = list(dict.fromkeys(cell.backbone for cell in cells))
+
+    def key(cell: CellFiles) -> tuple:
+        # a scale that is not a number (auto) comes after those that are
+        named = cell.k is not None and not cell.k[0].isdigit()
+        scale = Decimal(0) if cell.k is None or named else Decimal(cell.k)
+        seed = -1 if cell.seed is None else cell.seed
+        trained = cell.k is not None  # baselines come first
+        order = cell.dataset, trained, backbones.index(cell.backbone)
+        return (*order, named, scale, cell.k or "", seed)
+
+    return sorted(cells, key=key)
+
+
+def _row(cell: CellFiles) -> dict[str, Any]:
+    row: dict[str, Any] = {"dataset": cell.dataset, "backbone": cell.backbone}
+    metrics = cell.folder / "metrics.json"
+    for measure in cell.measures:
+        row[measure] = _number(metrics, "measures", measure)
+    row["index_mb"] = _number(cell.folder / "index" / "index.json", "bytes") / 1e6
+    if cell.model_folder is None or cell.init_folder is None:
+        return row
+
+    rescaled = cell.init_folder / "rescale.json"
+    trained = cell.model_folder / "train.json"
+    sparse = cell.folder / "sparsity.json"
+    status = _value(trained, "status")
+    if status not in STATUSES:
+        raise UserError(f"{trained}: status is {status!r}, expected one of {', '.join(STATUSES)}")
+    # Only the losses of a run that diverged may be other than finite.
+    finite = status != "diverged"
+    return row | {
+        "k": cell.k,
+        "seed": cell.seed,
+        "status": status,
+        "norm_before": _number(rescaled, "norms_before", "mean"),
+        "norm_after": _number(rescaled, "norms_after", "mean"),
+        "first_loss": _number(trained, "first_loss", finite=finite),
+        "last_loss": _number(trained, "last_loss", finite=finite),
+        "train_seconds": _number(trained, "seconds"),
+        "examples_per_second": _number(trained, "examples_per_second"),
+        "active_terms_q": _number(sparse, "active_terms_q"),
+        "active_terms_d": _number(sparse, "active_terms_d"),
+        "FLOPS": _number(sparse, "flops"),
+        "empty_documents": int(_number(sparse, "empty_documents")),
+        "docs_per_second": _docs_per_second(cell.folder / "vectors"),
+    }
+
+
+def _docs_per_second(vectors: Path) -> float:
+    """Encoding rate over all shards, per process."""
+    first = sorted(vectors.glob("corpus-*-of-*.json"))
+    if not first:
+        raise UserError(f"{vectors}: no corpus-*-of-*.json; expected the statistics of each shard")
+    shards = int(_number(first[0], "shards"))
+    paths = [vectors / f"corpus-{i:05d}-of-{shards:05d}.json" for i in range(shards)]
+    if set(first) - set(paths):
+        raise UserError(f"{vectors}: shards of two runs lie here, {first[0].name} and others")
+    texts = sum(_number(path, "texts") for path in paths)
+    seconds = sum(_number(path, "seconds") for path in paths)
+    if seconds <= 0:
+        raise UserError(f"{paths[0]}: seconds are {seconds}, expected more than 0")
+    return texts / seconds
+
+
+def _value(path: Path, *keys: str) -> Any:
+    value = read_json(path)
+    for depth, key in enumerate(keys):
+        if not isinstance(value, dict) or key not in value:
+            raise UserError(f"{path}: has no {'.'.join(keys[: depth + 1])}")
+        value = value[key]
+    return value
+
+
+def _number(path: Path, *keys: str, finite: bool = True) -> float:
+    value = _value(path, *keys)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(f"{path}: {'.'.join(keys)} is {value!r}, expected a number")
+    if finite and not math.isfinite(value):
+        raise UserError(f"{path}: {'.'.join(keys)} is {value}, expected a finite number")
+    return value
+
+
+def _add_significance(
+    cells: list[CellFiles], rows: list[dict[str, Any]], baseline: str | None
+) -> None:
+    at_k1 = {(c.dataset, c.backbone, c.seed): c for c in cells if c.k == "1"}
+    known: dict[CellFiles, pd.Series] = {}
+
+    def values(cell: CellFiles) -> pd.Series:
+        if cell not in known:
+            known[cell] = _per_query(cell)
+        return known[cell]
+
+    for cell, row in zip(cells, rows, strict=True):
+        values(cell)  # also where nothing is compared: a broken file must not go unseen
+        for name, backbone in (("k1", cell.backbone), ("baseline", baseline)):
+            other = at_k1.get((cell.dataset, backbone, cell.seed))
+            if other is None or other is cell:
+                continue
+            ours, theirs = values(cell), values(other)
+            if not ours.index.equals(theirs.index):
+                raise UserError(
+                    f"{_per_query_path(cell)} and {_per_query_path(other)}: not the same queries"
+                )
+            row[f"delta_vs_{name}"] = float((ours - theirs).mean())
+            row[f"p_vs_{name}"] = paired_p(ours.to_numpy(), theirs.to_numpy())
+
+
+def paired_p(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """p of the two-sided paired t-test; 1 for equal values, nan for fewer than two queries."""
+    if len(ours) < 2:
+        return math.nan
+    if np.array_equal(ours, theirs):  # t is 0 / 0
+        return 1.0
+    return float(ttest_rel(ours, theirs).pvalue)
+
+
+def _per_query_path(cell: CellFiles) -> Path:
+    return cell.folder / "per_query.parquet"
+
+
+def _per_query(cell: CellFiles) -> pd.Series:
+    """Values of the headline measure, by query_id in sorted order."""
+    path, measure = _per_query_path(cell), cell.measures[0]
+    try:
+        frame = pd.read_parquet(path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path}: not a parquet file ({error})") from None
+    missing = [c for c in ("query_id", "measure", "value") if c not in frame.columns]
+    if missing:
+        raise UserError(f"{path}: has no columns {missing}, found {list(frame.columns)}")
+    frame = frame[frame["measure"] == measure]
+    if frame.empty:
+        raise UserError(f"{path}: has no values of {measure}")
+    values = frame.set_index("query_id")["value"].sort_index()
+    if not values.index.is_unique or not np.isfinite(values.to_numpy(dtype=float)).all():
+        raise UserError(f"{path}: expected one finite {measure} per query")
+    return values.astype(float)
+
+
+def _add_published(
+    cells: list[CellFiles], rows: list[dict[str, Any]], path: Path, measures: list[str]
+) -> list[str]:
+    values = _read_published(path)
+    found: set[str] = set()
+    for cell, row in zip(cells, rows, strict=True):
+        for measure in cell.measures:
+            value = values.get((cell.backbone, cell.k or "", cell.dataset, measure))
+            if value is not None:
+                row[f"{measure}_published"] = value
+                row[f"{measure}_difference"] = row[measure] - value
+                found.add(measure)
+    return [f"{m}_{kind}" for m in measures if m in found for kind in ("published", "difference")]
+
+
+def _read_published(path: Path) -> dict[tuple[str, str, str, str], float]:
+    frame = _read_text_csv(path)
+    if list(frame.columns) != _PUBLISHED_COLUMNS:
+        raise UserError(
+            f"{path}: has the columns {', '.join(frame.columns)}, "
+            f"expected {', '.join(_PUBLISHED_COLUMNS)}"
+        )
+    values: dict[tuple[str, str, str, str], float] = {}
+    for line, row in enumerate(frame.itertuples(index=False), start=2):
+        try:
+            k = canonical_k(row.k) if row.k else ""
+            value = float(row.value)
+        except (UserError, ValueError) as error:
+            raise UserError(f"{path}, line {line}: {error}") from None
+        key = (row.backbone, k, row.dataset, row.measure)
+        if not math.isfinite(value):
+            raise UserError(f"{path}, line {line}: value is {value}, expected a finite number")
+        if key in values:
+            raise UserError(f"{path}, line {line}: a second value of {', '.join(key)}")
+        values[key] = value
+    return values
+
+
+def _is_measure(column: str) -> bool:
+    kinds = ("_published", "_difference")
+    return column not in _KEYS and column not in _VALUES and not column.endswith(kinds)
+
+
+def _format(column: str) -> str:
+    return _KEYS.get(column) or _VALUES.get(column) or _MEASURE_FORMAT
+
+
+def _as_text(table: pd.DataFrame) -> pd.DataFrame:
+    """All values as text; a loss of a trained cell is never empty."""
+    trained = table["status"].notna()
+    text = pd.DataFrame(index=table.index)
+    for column in table.columns:
+        empty = table[column].isna()
+        if column in ("first_loss", "last_loss"):
+            empty &= ~trained
+        text[column] = [
+            "" if is_empty else format(value, _format(column))
+            for value, is_empty in zip(table[column], empty, strict=True)
+        ]
+    return text
+
+
+def write_norms_tables(backbones: Sequence[str], results: Path) -> None:
+    """Join the files of each backbone into results/norms.csv and results/activation.csv.
+
+    norms.csv has one row per backbone, from results/{backbone}/norms.json; activation.csv has one
+    row per backbone and k, from results/{backbone}/activation.csv.
+
+    Raises:
+        UserError: names a file that is missing or differs from the others in its columns.
+    """
+    norms, activations = [], []
+    for backbone in backbones:
+        path = results / backbone / "norms.json"
+        norms.append(read_json(path))
+        if norms[-1].keys() != norms[0].keys():
+            other = sorted(norms[-1].keys() ^ norms[0].keys())
+            raise UserError(f"{path}: its keys are not those of {backbones[0]}: {other} differ")
+        path = results / backbone / "activation.csv"
+        activations.append(_read_text_csv(path))
+        if list(activations[-1].columns) != list(activations[0].columns):
+            raise UserError(f"{path}: its columns are not those of {backbones[0]}")
+    first = ["backbone", "mean", "max", "anisotropy", "V", "d", "tied"]
+    table = pd.DataFrame(norms)
+    table.insert(0, "backbone", backbones)
+    activation = pd.concat(activations, keys=backbones, names=["backbone", None])
+    absent = [column for column in first if column not in table.columns]
+    if absent:
+        raise UserError(f"{results / backbones[0] / 'norms.json'}: has no {absent}")
+    table = table[[*first, *(c for c in table.columns if c not in first)]]
+    with atomic_file(results / "norms.csv") as temporary:
+        table.to_csv(temporary, index=False, float_format="%.6f", lineterminator="\n")
+    with atomic_file(results / "activation.csv") as temporary:
+        activation.reset_index("backbone").to_csv(temporary, index=False, lineterminator="\n")
+
+
+def _read_text_csv(path: Path) -> pd.DataFrame:
+    """All columns of a CSV file as text, nothing taken for a missing value."""
+    try:
+        return pd.read_csv(path, dtype=str, keep_default_na=False)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not a CSV file ({error})") from None
