@@ -79,3 +79,12 @@ def test_no_texts_is_an_error(tmp_path):
         sparsity(queries, [none])
     with pytest.raises(ValueError):
         expected_flops(sparse.csr_array(QUERIES[:0]), sparse.csr_array(QUERIES))
+
+
+def test_active_terms_are_those_that_the_index_stores(tmp_path):
+    from splade_rescale.index import quantise
+
+    halves = np.arange(0, 40, dtype=np.float32)[None] / 200  # every second one is a tie
+    queries = save(tmp_path, "queries.npz", halves)
+    stored = quantise(sparse.csr_matrix(halves), 100, "queries.npz").nnz
+    assert sparsity(queries, [queries], 100)["active_terms_q"] == stored == 38
