@@ -130,7 +130,13 @@ def load_tokenizer(
 
 
 def save_masked_lm(model: PreTrainedModel, folder: str | Path) -> None:
-    """Write `model` as an ordinary checkpoint that plain `from_pretrained` reloads exactly."""
+    """Write `model` as an ordinary checkpoint that plain `from_pretrained` reloads exactly.
+
+    Weights that lie in `folder` are replaced, also where `model` was loaded from them.
+    """
+    # Loaded tensors may be maps of those files, so they are unlinked and never written over.
+    for path in Path(folder).glob("*.safetensors*"):
+        path.unlink()
     twin = _bias_twin(model)
     if twin is not None:
         twin.parameter.data.copy_(twin.bias.data)

@@ -15,7 +15,6 @@ from splade_rescale.head import (
     check_vocabulary,
     load_masked_lm,
     load_tokenizer,
-    output_projection,
     save_masked_lm,
     scale_head,
 )
@@ -57,7 +56,7 @@ def rescale(
     if not (math.isfinite(k) and k > 0):
         raise UserError(f"k must be a finite number above 0, found {k!r}")
     if (source / PROVENANCE).exists():
-        found = read_json(source / PROVENANCE)["k"]
+        found = read_json(source / PROVENANCE).get("k")
         raise UserError(
             f"{source}: already rescaled by k = {found}; start from the original checkpoint"
         )
@@ -129,26 +128,18 @@ def _is_result(out: Path, made_of: dict[str, Any]) -> bool:
         return False
     found = read_json(out / PROVENANCE)
     same = all(found.get(key) == value for key, value in made_of.items())
-    return same and found["files"] == _digests(out)
+    return same and found.get("files") == _digests(out)
 
 
 def _check_reload(folder: Path, model: PreTrainedModel, *, trust_remote_code: bool) -> None:
-    """Check that plain transformers finds exactly the head and the embeddings that were saved."""
+    """Check that plain transformers finds exactly the weights that were saved."""
     reloaded = AutoModelForMaskedLM.from_pretrained(
         folder, local_files_only=True, trust_remote_code=trust_remote_code, dtype=torch.float32
     )
-    for (name, saved), (_, found) in zip(_ends(model), _ends(reloaded), strict=True):
-        if not torch.equal(saved, found):
+    found = reloaded.state_dict()
+    for name, saved in model.state_dict().items():
+        if name not in found or not torch.equal(saved, found[name]):
             raise UserError(
                 f"{type(model).__name__}: {name} does not survive saving and loading; this "
                 "architecture cannot be rescaled so (try the other tying)"
             )
-
-
-def _ends(model: PreTrainedModel) -> list[tuple[str, torch.Tensor]]:
-    name, projection = output_projection(model)
-    ends = [
-        ("the input embeddings", model.get_input_embeddings().weight),
-        (f"{name}.weight", projection.weight),
-    ]
-    return ends if projection.bias is None else [*ends, (f"{name}.bias", projection.bias)]
