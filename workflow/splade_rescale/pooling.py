@@ -103,6 +103,10 @@ def _pool(
     where = torch.where(is_token, tokens_first, tokens_first[:, :1])
 
     weight = weight.to(product_type)
+    # Added after the maximum the bias costs nothing and gives the same, unless logits are rounded
+    # to half precision, where a large common offset would make ties.
+    half = product_type.itemsize < 4
+    early_bias = bias.to(product_type)[:, None] if bias is not None and half else None
     maximum = hidden.new_empty((batch, vocab), dtype=product_type)
     argmax = hidden.new_empty((batch, vocab), dtype=torch.int32) if positions else None
     by_length = lengths.argsort(stable=True)
@@ -117,7 +121,11 @@ def _pool(
         for term in range(0, vocab, step):
             block = slice(term, term + step)
             # [terms, texts, tokens]: the maximum over the last, contiguous dimension is fastest.
-            logits = (weight[block] @ tokens.T).view(-1, len(group), longest)
+            if early_bias is None:
+                logits = weight[block] @ tokens.T
+            else:
+                logits = torch.addmm(early_bias[block], weight[block], tokens.T)
+            logits = logits.view(-1, len(group), longest)
             if argmax is None:
                 maximum[group, block] = logits.amax(dim=2).T
             else:
@@ -125,8 +133,8 @@ def _pool(
                 maximum[group, block] = highest.T
                 argmax[group, block] = places.gather(1, index.T).int()
     maximum = maximum.to(_accumulation_type(product_type))
-    if bias is not None:
-        maximum = maximum + bias  # after the maximum: the same, and cheaper
+    if bias is not None and early_bias is None:
+        maximum = maximum + bias
     weights = maximum.relu_().log1p_()
     return weights.masked_fill_((lengths == 0)[:, None], 0), argmax
 
