@@ -203,18 +203,18 @@ def test_status_is_carried(status, results, tmp_path):
     assert status in format_table(table)
 
 
-def test_losses_of_a_diverged_run_are_written_as_they_are(results, tmp_path):
+def test_a_loss_that_diverged_is_written_as_nan_and_not_as_nothing(results, tmp_path):
     path = results / "two" / "k1" / "seed7" / "model" / "train.json"
-    edit(path, status="diverged", first_loss=math.inf, last_loss=math.nan)
+    edit(path, status="diverged", first_loss=1e4, last_loss=None)
     write_table(build(results), tmp_path / "table.csv")
     lines = (tmp_path / "table.csv").read_text().splitlines()
     fields = dict(zip(lines[0].split(","), lines[3].split(","), strict=True))
     assert (fields["backbone"], fields["k"], fields["status"]) == ("two", "1", "diverged")
-    assert (fields["first_loss"], fields["last_loss"]) == ("inf", "nan")
+    assert (fields["first_loss"], fields["last_loss"]) == ("10000.0000", "nan")
     bm25 = dict(zip(lines[0].split(","), lines[1].split(","), strict=True))
     assert (bm25["backbone"], bm25["first_loss"], bm25["last_loss"]) == ("bm25", "", "")
     edit(path, status="ok")
-    with pytest.raises(UserError, match=r"train\.json: first_loss is inf, expected a finite"):
+    with pytest.raises(UserError, match=r"train\.json: last_loss is None, expected a number"):
         build(results)
 
 

@@ -159,7 +159,7 @@ def write_table(table: pd.DataFrame, path: Path) -> None:
     """Write the table as CSV, in a fixed number format, so that equal results give equal text.
 
     Measures, losses and norms have 4 decimals, p has 4 significant digits. A value that does not
-    apply is empty; a loss that was not finite is written as `nan` or `inf`.
+    apply is empty; a loss that was not finite is written as `nan`.
     """
     with atomic_file(path) as temporary:
         _as_text(table).to_csv(temporary, index=False, lineterminator="\n")
@@ -240,16 +240,16 @@ def _row(cell: CellFiles) -> dict[str, Any]:
     status = _value(trained, "status")
     if status not in STATUSES:
         raise UserError(f"{trained}: status is {status!r}, expected one of {', '.join(STATUSES)}")
-    # Only the losses of a run that diverged may be other than finite.
-    finite = status != "diverged"
+    # Only a run that diverged may have a loss that is not finite, which JSON has as null.
+    loss = _number_or_nan if status == "diverged" else _number
     return row | {
         "k": cell.k,
         "seed": cell.seed,
         "status": status,
         "norm_before": _number(rescaled, "norms_before", "mean"),
         "norm_after": _number(rescaled, "norms_after", "mean"),
-        "first_loss": _number(trained, "first_loss", finite=finite),
-        "last_loss": _number(trained, "last_loss", finite=finite),
+        "first_loss": loss(trained, "first_loss"),
+        "last_loss": loss(trained, "last_loss"),
         "train_seconds": _number(trained, "seconds"),
         "examples_per_second": _number(trained, "examples_per_second"),
         "active_terms_q": _number(sparse, "active_terms_q"),
@@ -285,11 +285,15 @@ def _value(path: Path, *keys: str) -> Any:
     return value
 
 
-def _number(path: Path, *keys: str, finite: bool = True) -> float:
+def _number_or_nan(path: Path, *keys: str) -> float:
+    return math.nan if _value(path, *keys) is None else _number(path, *keys)
+
+
+def _number(path: Path, *keys: str) -> float:
     value = _value(path, *keys)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(f"{path}: {'.'.join(keys)} is {value!r}, expected a number")
-    if finite and not math.isfinite(value):
+    if not math.isfinite(value):
         raise UserError(f"{path}: {'.'.join(keys)} is {value}, expected a finite number")
     return value
 
