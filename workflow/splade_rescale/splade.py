@@ -4,6 +4,7 @@ A saved model is a plain transformers checkpoint. A few small JSON files beside 
 sentence-transformers' `SparseEncoder` load the same folder as the same model.
 """
 
+import inspect
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ class Splade(nn.Module):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
+        self._inputs = set(inspect.signature(model.forward).parameters)
 
     @property
     def vocabulary(self) -> int:
@@ -45,11 +47,13 @@ class Splade(nn.Module):
             input_ids: `[batch, seq]`.
             attention_mask: 1 for tokens, 0 for padding, `[batch, seq]`. Special tokens are in
                 the pool, padding is not.
-            other: what else the tokenizer gives and the model takes, as `token_type_ids`.
+            other: what else the tokenizer gives, as `token_type_ids`; what the model does not
+                take is left out.
 
         Returns:
             `[batch, vocab]` float32, not negative.
         """
+        other = {name: value for name, value in other.items() if name in self._inputs}
         hidden = hidden_states(self.model, input_ids, attention_mask, **other)
         # Read anew in each pass: a tied matrix is then one parameter with both gradients.
         projection = output_projection(self.model)[1]
