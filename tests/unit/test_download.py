@@ -17,8 +17,7 @@ from splade_rescale.settings import (
     PydocsDataset,
     TwinBackbone,
 )
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+from transformers import AutoModelForMaskedLM
 
 
 def write_lines(path, rows):
@@ -126,26 +125,15 @@ def test_hub_data_without_corpus(tmp_path, monkeypatch):
     assert "qrels_outside_corpus" not in provenance
 
 
-def save_checkpoint(folder, **options):
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=40,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=16,
-    )
-    model = BertForMaskedLM(config)
-    torch.nn.init.normal_(model.cls.predictions.bias)
-    model.save_pretrained(folder, **options)
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(35))]
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", mask_token="[MASK]"
-    ).save_pretrained(folder)
-    return model
+@pytest.fixture
+def save_checkpoint(tiny_masked_lm, tiny_tokenizer):
+    def save(folder, **options):
+        model = tiny_masked_lm("bert")
+        model.save_pretrained(folder, **options)
+        tiny_tokenizer.save_pretrained(folder)
+        return model
+
+    return save
 
 
 def download(entry, out, of=None, train=None):
@@ -156,7 +144,7 @@ def path_entry(folder, **keys):
     return PathBackbone(source="path", path=str(folder), **keys)
 
 
-def test_a_checkpoint_folder_is_copied_as_files(tmp_path):
+def test_a_checkpoint_folder_is_copied_as_files(save_checkpoint, tmp_path):
     save_checkpoint(tmp_path / "real")
     source = tmp_path / "source"
     (source / "checkpoint-5").mkdir(parents=True)
@@ -186,7 +174,7 @@ def test_a_checkpoint_folder_is_copied_as_files(tmp_path):
         ("tokenizer.json", r"source: no tokenizer \(tokenizer\.json, vocab\.txt"),
     ],
 )
-def test_a_folder_that_lacks_a_part_is_refused(tmp_path, missing, message):
+def test_a_folder_that_lacks_a_part_is_refused(save_checkpoint, tmp_path, missing, message):
     save_checkpoint(tmp_path / "source")
     (tmp_path / "source" / missing).unlink()
     with pytest.raises(UserError, match=message):
@@ -194,7 +182,7 @@ def test_a_folder_that_lacks_a_part_is_refused(tmp_path, missing, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_truncated_weights_and_missing_folders_are_refused(tmp_path):
+def test_truncated_weights_and_missing_folders_are_refused(save_checkpoint, tmp_path):
     save_checkpoint(tmp_path / "source")
     weights = tmp_path / "source/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
@@ -204,8 +192,8 @@ def test_truncated_weights_and_missing_folders_are_refused(tmp_path):
         download(path_entry(tmp_path / "nowhere"), tmp_path / "out")
 
 
-@pytest.mark.parametrize("shards", [{}, {"max_shard_size": "5KB"}])
-def test_head_gain_multiplies_the_head_and_nothing_else(tmp_path, shards):
+@pytest.mark.parametrize("shards", [{}, {"max_shard_size": "10KB"}])
+def test_head_gain_multiplies_the_head_and_nothing_else(save_checkpoint, tmp_path, shards):
     old = save_checkpoint(tmp_path / "source", **shards)
     assert (len(list((tmp_path / "source").glob("*.safetensors"))) > 1) == bool(shards)
     download(path_entry(tmp_path / "source", head_gain=16), tmp_path / "out")
@@ -224,7 +212,7 @@ def test_head_gain_multiplies_the_head_and_nothing_else(tmp_path, shards):
     assert not (tmp_path / "out/model.safetensors.index.json").exists()
 
 
-def test_a_twin_takes_the_weights_of_the_other_backbone(tmp_path):
+def test_a_twin_takes_the_weights_of_the_other_backbone(save_checkpoint, tmp_path):
     save_checkpoint(tmp_path / "source")
     download(path_entry(tmp_path / "source"), tmp_path / "one")
     twin = TwinBackbone(source="twin", of="one", head_gain=2)
@@ -239,7 +227,9 @@ def test_a_twin_takes_the_weights_of_the_other_backbone(tmp_path):
         download(twin, tmp_path / "three")
 
 
-def test_a_pretrained_backbone_is_made_from_the_training_rows(tmp_path, monkeypatch):
+def test_a_pretrained_backbone_is_made_from_the_training_rows(
+    save_checkpoint, tmp_path, monkeypatch
+):
     pretrain = ModuleType("splade_rescale.pretrain")
     calls = []
 
