@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from splade_rescale.beir import (
+    check_folder,
     read_corpus,
     read_folder,
     read_qrels,
@@ -288,7 +289,11 @@ def test_qrels_named_in_the_entry_win(folder):
     assert rows(parts.tables["qrels"])[0]["relevance"] == 3
 
 
-def test_ambiguous_or_missing_files_are_refused(folder):
+@pytest.mark.parametrize("function", [check_folder, read_folder])
+def test_ambiguous_or_missing_files_are_refused(folder, function):
+    def open_folder(folder, **keys):
+        function(PathDataset(source="path", path=str(folder), **keys))
+
     with pytest.raises(UserError, match=r"no qrels file .* expected qrels\.trec or"):
         open_folder(folder)
     for name in ("qrels/dev.tsv", "qrels.trec"):
@@ -304,6 +309,20 @@ def test_ambiguous_or_missing_files_are_refused(folder):
         open_folder(folder)
     with pytest.raises(UserError, match=r"nowhere: no such folder"):
         open_folder(folder / "nowhere")
+    for name in ("nowhere", "~nobody-by-this-name/data"):
+        with pytest.raises(UserError, match=rf"{name}: no such folder; expected .* BEIR layout"):
+            function(PathDataset(source="path", path=name))
+
+
+@pytest.mark.parametrize("train", [None, "title", "pairs.jsonl"])
+def test_a_folder_is_checked_without_reading_it(folder, monkeypatch, train):
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels.trec", "pairs.jsonl"):
+        (folder / name).write_bytes(b"\xff not to be read")
+    monkeypatch.setattr(Path, "open", None)
+    entry = PathDataset(source="path", path=str(folder), train=train)
+    assert check_folder(entry) is None
+    with pytest.raises(UserError, match=r"queries\.jsonl:1: not UTF-8"):
+        read_folder(entry)
 
 
 def test_provenance_has_size_and_digest_of_each_file(folder):

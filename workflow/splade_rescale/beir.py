@@ -5,6 +5,7 @@ Ids are text from end to end: they are never parsed as numbers, stripped or chan
 
 import hashlib
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -255,6 +256,33 @@ def _qrels_file(folder: Path, named: str | None) -> Path:
     return _one_of(folder, names, "qrels file (name one with the data set's key 'qrels')")
 
 
+def _folder_files(entry: PathDataset) -> list[Path]:
+    """The files of a user's folder: corpus, queries, qrels, and training rows if they have one."""
+    folder = Path(os.path.expanduser(entry.path))  # Path's own method fails on an unknown user
+    if not folder.is_dir():
+        raise UserError(f"{entry.path}: no such folder; expected a data set in BEIR layout")
+    files = [
+        _one_of(folder, ["corpus.jsonl", "corpus.jsonl.gz"], "corpus file"),
+        _one_of(folder, ["queries.jsonl", "queries.jsonl.gz"], "queries file"),
+        _qrels_file(folder, entry.qrels),
+    ]
+    if entry.train not in (None, "title"):
+        files.append(folder / entry.train)
+    for path in files:
+        if not path.is_file():
+            raise UserError(f"{path}: no such file")
+    return files
+
+
+def check_folder(entry: PathDataset) -> None:
+    """Check that the files of a user's folder are there, without reading any.
+
+    Raises:
+        UserError: a missing folder or file, or more than one candidate.
+    """
+    _folder_files(entry)
+
+
 def _fingerprint(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         return {
@@ -267,24 +295,14 @@ def read_folder(entry: PathDataset) -> Parts:
     """The tables of a user's folder; provenance has size and SHA-256 of each file read.
 
     Raises:
-        UserError: a missing folder or file, more than one candidate, and (when the tables are
-            used) whatever the readers of the tables raise.
+        UserError: as `check_folder` does, and (when the tables are used) whatever the readers of
+            the tables raise.
     """
-    folder = Path(entry.path).expanduser()
-    if not folder.is_dir():
-        raise UserError(f"{entry.path}: no such folder; expected a data set in BEIR layout")
-    corpus = _one_of(folder, ["corpus.jsonl", "corpus.jsonl.gz"], "corpus file")
-    queries = _one_of(folder, ["queries.jsonl", "queries.jsonl.gz"], "queries file")
-    files = [corpus, queries, _qrels_file(folder, entry.qrels)]
-    trained = entry.train not in (None, "title")
-    files += [folder / entry.train] if trained else []
-    for path in files:
-        if not path.is_file():
-            raise UserError(f"{path}: no such file")
-
-    tables = judged_tables([corpus], [queries], [files[2]])
-    if trained:
-        tables["train"] = read_train([files[3]])
+    files = _folder_files(entry)
+    corpus, queries, qrels, *train = files
+    tables = judged_tables([corpus], [queries], [qrels])
+    if train:
+        tables["train"] = read_train(train)
     elif entry.train == "title":
         tables["train"] = read_titles([corpus])
     return Parts(tables, {"files": {str(path): _fingerprint(path) for path in files}})
