@@ -6,8 +6,16 @@ import pyarrow.parquet as pq
 import pytest
 from httpx2 import ConnectError, Request, Response
 from huggingface_hub import constants, errors
+from huggingface_hub.utils import filter_repo_objects
+from splade_rescale import hub
 from splade_rescale.errors import UserError
-from splade_rescale.hub import download_checkpoint, explained, read_dataset, snapshot
+from splade_rescale.hub import (
+    download_checkpoint,
+    explained,
+    local_backbone,
+    read_dataset,
+    snapshot,
+)
 from splade_rescale.settings import HubBackbone, HubDataset, HubFiles
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -223,3 +231,66 @@ def test_a_malformed_id_never_reaches_the_network(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(UserError, match="refused by the hub client"):
         snapshot("not a/repository/id", "main", ("*.parquet",), kind="dataset")
+
+
+def test_progress_bars_are_for_terminals(repository, monkeypatch):
+    _, add, _ = repository
+    add("a.parquet", pa.table({"query": ["q"], "positive": ["p"]}))
+    disabled = []
+    monkeypatch.setattr(hub, "disable_progress_bars", lambda: disabled.append(True))
+    for terminal in (True, False):
+        monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal)
+        snapshot("a/b", "main", ("*.parquet",), kind="dataset")
+        assert len(disabled) == (not terminal)
+
+
+def test_a_local_backbone_is_an_existing_folder(repository, tmp_path, monkeypatch):
+    (tmp_path / "a/b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("a/b", "./a/b", str(tmp_path / "a/b"), "~/a/b"):
+        assert local_backbone(name).samefile(tmp_path / "a/b")
+    assert repository[2] == []
+
+
+@pytest.mark.parametrize("model", ["a/b", "bert-base-uncased"])
+def test_a_local_backbone_is_otherwise_fetched_without_other_formats(repository, model):
+    folder, add, calls = repository
+    checkpoint(add)
+    assert local_backbone(model, "v1") == folder
+    ((name, options),) = calls
+    assert (name, options["repo_type"], options["revision"]) == (model, "model", "v1")
+    present = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    fetched = filter_repo_objects(
+        present,
+        allow_patterns=options["allow_patterns"],
+        ignore_patterns=options["ignore_patterns"],
+    )
+    assert sorted(fetched) == ["config.json", "model.safetensors", "tokenizer.json", "vocab.txt"]
+
+
+@pytest.mark.parametrize(
+    "model", ["", "/no/such/folder", "./a", "a/b/c", "a b", "a/b.git", "~nobody-by-this-name/a/b"]
+)
+def test_a_local_backbone_that_is_neither_is_refused(repository, tmp_path, monkeypatch, model):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="neither an existing folder nor the id of a hub reposito"):
+        local_backbone(model)
+    assert repository[2] == []
+
+
+def test_a_file_is_no_local_backbone(repository, tmp_path):
+    (tmp_path / "model.safetensors").write_text("")
+    with pytest.raises(UserError, match=r"model\.safetensors' is neither an existing folder nor"):
+        local_backbone(str(tmp_path / "model.safetensors"))
+
+
+def test_an_unknown_repository_may_be_a_mistyped_folder(tmp_path, monkeypatch):
+    def not_found(*_, **__):
+        raise http_error(errors.RepositoryNotFoundError, 404)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", not_found)
+    message = "'results/bert' is no existing folder, and hub repository results/bert .*: not found"
+    with pytest.raises(UserError, match=message):
+        local_backbone("results/bert")

@@ -3,8 +3,10 @@
 The hub client honours HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE and the login of `hf auth login`.
 """
 
+import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -12,9 +14,10 @@ from typing import Any, NamedTuple
 
 import huggingface_hub
 from huggingface_hub import constants, errors
-from huggingface_hub.utils import filter_repo_objects
+from huggingface_hub.utils import disable_progress_bars, filter_repo_objects, validate_repo_id
 
 from splade_rescale.beir import judged_tables, read_train
+from splade_rescale.download import CHECKPOINT_FILES
 from splade_rescale.errors import UserError
 from splade_rescale.schemas import Batches, Parts
 from splade_rescale.settings import HubBackbone, HubDataset, HubFiles
@@ -56,9 +59,10 @@ def explained(repository: str, revision: str) -> Iterator[None]:
                 f"{where}: not (wholly) in the {cache} and HF_HUB_OFFLINE is set; unset it, or "
                 "download once where there is a network and set HF_HOME to that cache"
             ) from error
+        reason = str(error.__cause__ or error).partition("\n")[0]
         raise UserError(
             f"{where}: {constants.ENDPOINT} gave no usable answer and the repository is not "
-            f"(wholly) in the {cache}; check network, proxy and HF_ENDPOINT ({error})"
+            f"(wholly) in the {cache}; check network, proxy and HF_ENDPOINT ({reason})"
         ) from error
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
@@ -99,6 +103,8 @@ def snapshot(
     for pattern in patterns:
         if PurePosixPath(pattern).is_absolute() or ".." in PurePosixPath(pattern).parts:
             raise UserError(f"{where}: file {pattern!r} leads out of the repository")
+    if not sys.stderr.isatty():
+        disable_progress_bars()  # The client would draw them into a log file
     with explained(repository, revision):
         folder = Path(
             huggingface_hub.snapshot_download(
@@ -169,3 +175,30 @@ def download_checkpoint(
     for name in found.files:
         shutil.copyfile(found.folder / name, folder / name)
     return {"commit": found.commit, "files": found.files}
+
+
+def local_backbone(model: str, revision: str = "main") -> Path:
+    """The folder of a checkpoint that lies in a folder or on the hub.
+
+    Args:
+        model: an existing folder, which is taken as it is, or a repository id (`owner/name`, or
+            `name` for the oldest), whose configuration, tokenizer and weights are fetched into
+            the hub's cache. A folder goes before a repository of the same name.
+        revision: commit, tag or branch of the repository.
+
+    Raises:
+        UserError: neither a folder nor a repository id; for a repository, as `snapshot` does.
+    """
+    folder = Path(os.path.expanduser(model))  # Path's own method fails on an unknown user
+    if model and folder.is_dir():  # an empty path would be the working directory
+        return folder
+    try:
+        validate_repo_id(model)
+    except errors.HFValidationError:
+        raise UserError(
+            f"{model!r} is neither an existing folder nor the id of a hub repository (owner/name)"
+        ) from None
+    try:
+        return snapshot(model, revision, CHECKPOINT_FILES, kind="model", ignore=("*/*",)).folder
+    except UserError as error:
+        raise UserError(f"{model!r} is no existing folder, and {error}") from error
