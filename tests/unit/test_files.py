@@ -1,3 +1,8 @@
+import os
+import signal
+import subprocess
+import sys
+
 import pytest
 from splade_rescale.errors import UserError
 from splade_rescale.files import atomic_file, atomic_folder, canonical_json, read_json, write_json
@@ -41,3 +46,65 @@ def test_json_is_canonical_and_errors_name_the_file(tmp_path):
         read_json(tmp_path / "b.json")
     with pytest.raises(UserError, match=r"c\.json: no such file"):
         read_json(tmp_path / "c.json")
+
+
+def _fill(temporary):
+    (temporary / "part" if temporary.is_dir() else temporary).write_text("some")
+
+
+def _killed_while_writing(path, atomic):
+    """What a process leaves that dies by SIGKILL inside atomic_file or atomic_folder."""
+    code = f"""
+import os, signal, sys
+from splade_rescale.files import {atomic.__name__}
+with {atomic.__name__}(sys.argv[1]) as temporary:
+    (temporary / "part" if temporary.is_dir() else temporary).write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    before = set(path.parent.iterdir())
+    assert subprocess.run([sys.executable, "-c", code, path]).returncode == -signal.SIGKILL
+    assert not path.exists()
+    (left,) = set(path.parent.iterdir()) - before
+    return left
+
+
+@pytest.mark.parametrize("atomic", [atomic_file, atomic_folder])
+def test_what_a_killed_writer_left_is_cleared_by_the_next_of_that_path(tmp_path, atomic):
+    path = tmp_path / "out [1]"
+    _killed_while_writing(path, atomic)
+    others = _killed_while_writing(tmp_path / "out [1].json", atomic)
+    with atomic(path) as living:
+        _fill(living)
+        with atomic(path) as second:
+            _fill(second)
+            assert set(tmp_path.iterdir()) == {others, living, second}
+    assert set(tmp_path.iterdir()) == {others, path}
+
+
+def test_a_temporary_of_another_machine_stays(tmp_path):
+    path = tmp_path / "a"
+    left = _killed_while_writing(path, atomic_folder)
+    space = left.name.removeprefix(".a.").split("-")[0]
+    foreign = left.rename(tmp_path / left.name.replace(space, "0" * 8))
+    with atomic_folder(path):
+        pass
+    assert sorted(tmp_path.iterdir()) == sorted([foreign, path])
+
+
+def test_an_interrupted_replacement_puts_the_old_folder_back(tmp_path, monkeypatch):
+    path = tmp_path / "model"
+    path.mkdir()
+    (path / "weights").write_text("old")
+    replace, calls = os.replace, []
+
+    def interrupted(source, target):
+        calls.append(target)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt), atomic_folder(path) as temporary:
+        (temporary / "weights").write_text("new")
+    assert (path / "weights").read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]

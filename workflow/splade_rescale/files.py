@@ -1,20 +1,66 @@
-"""Writing files so that a reader never sees half of one."""
+"""Writing files so that a reader never sees half of one.
 
+What is written lies under a temporary name until it is whole. That name holds the writer's process
+id, so that what a killed writer left behind is cleared away by the next one of the same file.
+"""
+
+import glob
+import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from splade_rescale.errors import UserError
 
 
+@cache
+def _process_space() -> str:
+    """Where process ids mean what they mean here: this boot of this kernel, this pid namespace.
+
+    Host names would not do: containers share them, or differ in them on one machine. Where the
+    system does not tell (it is not Linux), a name that no other process has.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        text = boot + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        text = uuid.uuid4().hex
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is another user's
+        return True
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def _temporary_beside(path: Path) -> Path:
+    """A new name beside `path`; removes what dead processes of this machine left under such."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    prefix = f".{path.name}.{_process_space()}-"
+    for left in path.parent.glob(f"{glob.escape(prefix)}*.tmp"):
+        process = re.fullmatch(r"(\d+)-[0-9a-f]{8}\.tmp", left.name.removeprefix(prefix))
+        if process and not _is_alive(int(process[1])):
+            _remove(left)
+    return path.with_name(f"{prefix}{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
 
 
 def _sync(path: Path) -> None:
@@ -45,10 +91,11 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
 def atomic_folder(path: str | Path) -> Iterator[Path]:
     """Yield a new empty folder beside `path`; put it in its place when the block ends well.
 
-    On an exception the new folder is removed and `path` stays as it was.
+    On an exception the new folder is removed and `path` stays as it was. Should the process die
+    while it replaces one folder by another, `path` is missing, never half of either.
     """
     path = Path(path)
-    temporary = _temporary_beside(path)
+    temporary, old = _temporary_beside(path), _temporary_beside(path)
     temporary.mkdir()
     try:
         yield temporary
@@ -56,10 +103,13 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
             if file.is_file():
                 _sync(file)
         if path.exists():
-            shutil.rmtree(path)
+            os.replace(path, old)
         os.replace(temporary, path)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if old.exists() and not path.exists():
+            os.replace(old, path)
+        _remove(temporary)
+        _remove(old)
 
 
 def canonical_json(value: Any) -> str:
