@@ -10,9 +10,14 @@ from splade_rescale.config import load_experiment, read_yaml
 from splade_rescale.digest import code_digest
 from splade_rescale.errors import UserError
 from splade_rescale.files import canonical_json
+from splade_rescale.owner import release_stale_locks
+from splade_rescale.settings import DatasetEntry
 
 # Jobs find the command line of the environment that Snakemake runs in.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+if workflow.is_main_process and not workflow.dryrun:
+    owner = release_stale_locks(Path.cwd())
 
 try:
     for path in workflow.configfiles:

@@ -2,6 +2,12 @@
 # out: resources/datasets/{dataset}/, resources/backbones/{backbone}/
 
 
+def dataset_entry(wildcards):
+    # How a data set is evaluated does not change what is downloaded.
+    entry = experiment.datasets[wildcards.dataset]
+    return canonical_json(entry.model_dump(exclude=set(DatasetEntry.model_fields)))
+
+
 def dataset_code(source):
     return code_digest("download", {"path": "beir"}.get(source, source))
 
@@ -32,7 +38,7 @@ rule download_dataset:
         mem_mb=4000,
         runtime=240,
     params:
-        entry=lambda w: settings(experiment.datasets[w.dataset]),
+        entry=dataset_entry,
         code=lambda w: dataset_code(experiment.datasets[w.dataset].source),
     message:
         "download: data set {wildcards.dataset}"

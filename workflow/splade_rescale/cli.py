@@ -69,7 +69,9 @@ def _settings(model: type[Any], text: str | None) -> Any:
 
 
 def _bars() -> bool:
-    """Progress bars are for people; a log file gets none."""
+    """Progress bars are for people; a log file gets none, those of the libraries included."""
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     return sys.stderr.isatty()
 
 
@@ -307,6 +309,7 @@ def index_impact(
         _settings(IndexSettings, settings),
         threads=threads or os.cpu_count() or 1,
         memory_mb=memory_mb,
+        progress=_bars(),
     )
 
 
@@ -320,7 +323,13 @@ def index_bm25(
     """Build a BM25 index from the text of a corpus."""
     from splade_rescale.index import build_bm25_index
 
-    build_bm25_index(corpus, out, threads=threads or os.cpu_count() or 1, memory_mb=memory_mb)
+    build_bm25_index(
+        corpus,
+        out,
+        threads=threads or os.cpu_count() or 1,
+        memory_mb=memory_mb,
+        progress=_bars(),
+    )
 
 
 SelfHits = Annotated[
@@ -353,6 +362,7 @@ def search_impact_command(
         remove_self_hits=remove_self_hits,
         threads=threads or os.cpu_count() or 1,
         memory_mb=memory_mb,
+        progress=_bars(),
     )
     if stats:
         write_json(stats, found)
@@ -384,6 +394,7 @@ def search_bm25_command(
         remove_self_hits=remove_self_hits,
         threads=threads or os.cpu_count() or 1,
         memory_mb=memory_mb,
+        progress=_bars(),
     )
     if stats:
         write_json(stats, found)
@@ -478,6 +489,7 @@ def config_schema(
 def main() -> None:
     """Run the command line; a user's mistake is printed as one message and exits with 1."""
     _limit_threads(None)
+    _bars()
     try:
         app()
     except UserError as error:

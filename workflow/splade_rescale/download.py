@@ -21,6 +21,7 @@ from splade_rescale.schemas import SCHEMAS, Batches, Parts, train_schema
 from splade_rescale.settings import (
     Backbone,
     Dataset,
+    DatasetEntry,
     HubBackbone,
     HubDataset,
     PathBackbone,
@@ -57,7 +58,7 @@ def download_dataset(name: str, entry: Dataset, out: Path) -> None:
         provenance = {
             "name": name,
             "source": entry.source,
-            "settings": entry.model_dump(mode="json"),
+            "settings": entry.model_dump(mode="json", exclude=set(DatasetEntry.model_fields)),
             "rows": rows,
             **parts.provenance,
         }

@@ -2,6 +2,7 @@
 
 import fcntl
 import shutil
+import socket
 from pathlib import Path
 from typing import IO
 
@@ -10,8 +11,10 @@ def release_stale_locks(folder: Path) -> IO[str] | None:
     """Become the one live workflow in `folder` and remove the locks that a killed one left.
 
     Snakemake's own locks are files, which outlive a process that gets SIGKILL. A kernel lock
-    does not: whoever holds the one on `.snakemake/owner` is alive. When it is free, no workflow
-    of this project runs in the folder, so any lock file there is stale.
+    does not: whoever holds the one on `.snakemake/owner` is alive. When it is free, and the last
+    holder ran on this host, no workflow of this project runs in the folder, so any lock file
+    there is stale. Not every network file system carries kernel locks from host to host, so the
+    locks of another host are left alone.
 
     Returns:
         The open file that holds the kernel lock, to be kept for the life of the process, or
@@ -19,11 +22,17 @@ def release_stale_locks(folder: Path) -> IO[str] | None:
     """
     state = folder / ".snakemake"
     state.mkdir(parents=True, exist_ok=True)
-    handle = open(state / "owner", "a", encoding="utf-8")  # noqa: SIM115 - held until exit
+    handle = open(state / "owner", "a+", encoding="utf-8")  # noqa: SIM115 - held until exit
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         handle.close()
         return None
-    shutil.rmtree(state / "locks", ignore_errors=True)
+    handle.seek(0)
+    if handle.read() == socket.gethostname():
+        shutil.rmtree(state / "locks", ignore_errors=True)
+    if not any((state / "locks").glob("*")):
+        handle.truncate(0)
+        handle.write(socket.gethostname())
+        handle.flush()
     return handle
