@@ -77,6 +77,15 @@ def test_the_embedded_configuration_is_valid():
         ({"train": {"document_length": 9999}}, ["tiny-bert", "max_positions", "9999"]),
         ({"baseline_backbone": "tiny-modernbert"}, ["baseline_backbone", "tiny-modernbert"]),
         ({"backbones": ["tiny-bert-x16"]}, ["tiny-bert-x16", "head_gain", "untied"]),
+        ({"scales": ["Auto"]}, ["scales[0]", "Auto", "or auto"]),
+        ({"scales": ["auto", "auto"]}, ["scales", "more than once", "auto"]),
+        ({"arms": {"a b": {}}}, ["arms", "a b"]),
+        ({"arms": {"x": {"train": {"lr": 1}}}}, ["arms.x.train: lr: unknown key", "learning_rate"]),
+        ({"arms": {"x": {"rescale": {"tying": "no"}}}}, ["arms.x.rescale", "tying", "shared"]),
+        ({"arms": {"x": {"index": {}}}}, ["arms.x.index", "unknown key"]),
+        ({"arms": {"x": {"scales": [2, 2.0]}}}, ["arms.x", "scales", "more than once"]),
+        ({"arms": {"x": {"backbones": ["no"]}}}, ["arms.x", "backbones", "unknown slug 'no'"]),
+        ({"arms": {"x": {"train": {"document_length": 999}}}}, ["arms.x", "max_positions", "999"]),
     ],
 )  # fmt: skip
 def test_errors_name_the_file_the_key_and_what_is_allowed(changes, words):
@@ -187,3 +196,47 @@ def test_conda_pins_agree_with_the_lock():
     assert int(pins.pop("openjdk")) >= 21
     assert pins == {name: lock[names.get(name, name)] for name in pins}
     assert len(pins) > 15
+
+
+def test_an_arm_is_the_experiment_with_its_own_options():
+    arms = {
+        "untied": {"rescale": {"tying": "untied"}, "scales": [2]},
+        "slow": {"train": {"ramp": 1}},
+    }
+    experiment = load(arms=arms, rescale={"bias": "keep"}, train={"max_steps": 5})
+    untied, slow = experiment.arm("untied"), experiment.arm("slow")
+    assert (untied.rescale.tying, untied.rescale.bias) == ("untied", "keep")
+    assert experiment.config.rescale.tying == "shared"
+    assert (slow.train.ramp, slow.train.max_steps, slow.train.dataset) == (1, 5, "pydocs")
+    assert slow.rescale == experiment.config.rescale
+    grid = experiment.grid()
+    assert list(grid.arms) == ["", "untied", "slow"]
+    assert grid.arms["untied"].scales == ["2"]
+    assert grid.arms["slow"] == grid.arms[""]
+
+
+HUB = {"id": "a/b", "files": ["x.jsonl"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"corpus_from": "nope"}, ["corpus_from", "unknown slug 'nope'"]),
+        ({"corpus_from": "other"}, ["corpus_from", "other has no corpus of its own"]),
+        ({"corpus_from": "pydocs", "corpus": HUB}, ["corpus and corpus_from overlap"]),
+        ({}, ["corpus (or corpus_from), queries and qrels go together"]),
+    ],
+)
+def test_a_corpus_is_shared_with_a_data_set_that_has_one(change, words):
+    shared = {"source": "hub", "queries": HUB, "qrels": HUB}
+    entries = {"other": {**shared, "corpus_from": "pydocs"}, "mine": {**shared, **change}}
+    with pytest.raises(UserError) as error:
+        load(registry={"datasets": entries}, datasets=["mine"])
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_data_sets_that_share_a_corpus():
+    entry = {"source": "hub", "queries": HUB, "qrels": HUB, "corpus_from": "pydocs"}
+    experiment = load(registry={"datasets": {"mine": entry}}, datasets=["mine", "pydocs"])
+    assert experiment.grid().corpora == {"mine": "pydocs", "pydocs": "pydocs"}

@@ -1,5 +1,6 @@
 import json
 import math
+import shutil
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from splade_rescale.config import Grid
+from splade_rescale.config import ArmGrid, Grid
 from splade_rescale.errors import UserError
 from splade_rescale.table import (
     CellFiles,
@@ -21,11 +22,11 @@ from splade_rescale.table import (
 
 QUERIES = ["q1", "007", "q 3", "é"]
 MEASURES = {"alpha": ["nDCG@10", "R@100"], "beta": ["RR@10"]}
+MAIN = ArmGrid(backbones=["two", "one"], scales=["16", "1", "0.5"], seeds=[7])
 GRID = Grid(
-    backbones=["two", "one"],
-    scales=["16", "1", "0.5"],
-    seeds=[7],
+    arms={"": MAIN},
     measures=MEASURES,
+    corpora={dataset: dataset for dataset in MEASURES},
     baselines=["bm25"],
     baseline_backbone="one",
 )
@@ -61,8 +62,8 @@ def results(tmp_path):
     results = tmp_path / "results"
     for dataset, measures in MEASURES.items():
         write_measured(results / "bm25" / dataset, measures, values_of("bm25", "", dataset))
-        for backbone in GRID.backbones:
-            for k in GRID.scales:
+        for backbone in MAIN.backbones:
+            for k in MAIN.scales:
                 folder = results / backbone / f"k{k}" / "seed7" / dataset
                 write_measured(folder, measures, values_of(backbone, k, dataset))
                 sparse = {"active_terms_q": 3.5, "active_terms_d": 80.25, "flops": 0.125}
@@ -72,9 +73,13 @@ def results(tmp_path):
                         folder / "vectors" / f"corpus-0000{shard}-of-00002.json",
                         {"texts": texts, "seconds": seconds, "shards": 2},
                     )
-    for backbone in GRID.backbones:
-        for k in GRID.scales:
-            init = {"norms_before": {"mean": 4.0}, "norms_after": {"mean": 4.0 / float(k)}}
+    for backbone in MAIN.backbones:
+        for k in MAIN.scales:
+            init = {
+                "k": float(k),
+                "norms_before": {"mean": 4.0},
+                "norms_after": {"mean": 4.0 / float(k)},
+            }
             write(results / backbone / f"k{k}" / "init" / "rescale.json", init)
             trained = {"status": "ok", "first_loss": 9.5, "last_loss": 0.25}
             trained |= {"seconds": 61.0, "examples_per_second": 20.5}
@@ -146,7 +151,7 @@ def test_bm25_has_measures_and_an_index_and_nothing_else(results):
     assert row["nDCG@10"] == pytest.approx(values_of("bm25", "", "alpha").mean())
     assert row["index_mb"] == 2.5
     filled = set(row[row.notna()].index)
-    assert filled == {"dataset", "backbone", "nDCG@10", "R@100", "index_mb"}
+    assert filled == {"arm", "dataset", "backbone", "nDCG@10", "R@100", "index_mb"}
 
 
 def test_significance_is_the_paired_t_test_by_query(results):
@@ -181,7 +186,7 @@ def test_equal_results_have_p_1(results):
 
 
 def test_without_k1_in_the_grid_nothing_is_compared(results):
-    grid = GRID.model_copy(update={"scales": ["16"]})
+    grid = GRID.model_copy(update={"arms": {"": MAIN.model_copy(update={"scales": ["16"]})}})
     table = build_table(cells_of(grid, results), baseline="one")
     assert table[["p_vs_k1", "p_vs_baseline"]].isna().all().all()
 
@@ -361,14 +366,14 @@ def test_written_table(results, tmp_path):
     text = path.read_text()
     first, *lines = text.splitlines()
     assert first == (
-        "dataset,backbone,k,seed,status,nDCG@10,R@100,RR@10,delta_vs_k1,p_vs_k1,"
+        "arm,dataset,backbone,k,seed,status,nDCG@10,R@100,RR@10,k_used,delta_vs_k1,p_vs_k1,"
         "delta_vs_baseline,p_vs_baseline,norm_before,norm_after,first_loss,last_loss,"
         "active_terms_q,active_terms_d,FLOPS,empty_documents,index_mb,train_seconds,"
         "examples_per_second,docs_per_second"
     )
     bm25 = values_of("bm25", "", "alpha").mean()
-    assert lines[0] == f"alpha,bm25,,,,{bm25:.4f},{bm25 / 2:.4f}" + "," * 14 + "2.50,,,"
-    assert lines[6].startswith("alpha,one,16,7,ok,")
+    assert lines[0] == f",alpha,bm25,,,,{bm25:.4f},{bm25 / 2:.4f}" + "," * 15 + "2.50,,,"
+    assert lines[6].startswith(",alpha,one,16,7,ok,")
     assert lines[6].endswith(",4.0000,0.2500,9.5000,0.2500,3.50,80.25,0.1250,2,2.50,61.0,20.5,30.0")
     write_table(build(results), path)
     assert path.read_text() == text
@@ -445,3 +450,56 @@ def test_torch_is_not_imported():
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_arm_has_rows_of_its_own(results):
+    shutil.copytree(results, results / "arms" / "untied", dirs_exist_ok=False, ignore=arms_only)
+    folder = results / "arms/untied/one/k16/seed7/alpha"
+    write_measured(folder, MEASURES["alpha"], np.full(4, 0.5))
+    arm = ArmGrid(backbones=["one"], scales=["1", "16"], seeds=[7])
+    grid = GRID.model_copy(update={"arms": {"": MAIN, "untied": arm}})
+    table = build_table(cells_of(grid, results), baseline="one")
+    assert list(table.arm[:-4]) == [""] * (len(table) - 4)
+    rows = table[table.arm == "untied"]
+    assert list(zip(rows.dataset, rows.k, strict=True)) == [
+        ("alpha", "1"),
+        ("alpha", "16"),
+        ("beta", "1"),
+        ("beta", "16"),
+    ]
+    row = rows.iloc[1]
+    assert row["nDCG@10"] == 0.5
+    expected = 0.5 - values_of("one", "1", "alpha").mean()
+    assert row.delta_vs_k1 == pytest.approx(expected)
+    assert row.delta_vs_baseline == pytest.approx(expected)
+    assert rows.iloc[0].delta_vs_baseline == 0
+    assert math.isnan(rows.iloc[0].delta_vs_k1)
+
+
+def arms_only(folder, names):
+    return [name for name in names if name == "arms"]
+
+
+def test_a_shared_corpus_has_one_index(results):
+    for folder in (results / "one").glob("k*/seed7/beta"):
+        shutil.rmtree(folder / "index")
+        shutil.rmtree(folder / "vectors")
+    shutil.rmtree(results / "bm25/beta/index")
+    with pytest.raises(UserError, match=r"beta/index/index\.json"):
+        build(results)
+    arms = {"": MAIN.model_copy(update={"backbones": ["one"]})}
+    shared = {"alpha": "alpha", "beta": "alpha"}
+    grid = GRID.model_copy(update={"arms": arms, "corpora": shared})
+    table = build_table(cells_of(grid, results), baseline="one")
+    assert set(table.index_mb) == {2.5}
+    assert set(table.docs_per_second.dropna()) == {30.0}
+
+
+def test_a_chosen_scale_shows_its_value(results):
+    shutil.copytree(results / "one" / "k16", results / "one" / "kauto")
+    arms = {"": ArmGrid(backbones=["one"], scales=["auto", "1"], seeds=[7])}
+    grid = GRID.model_copy(update={"arms": arms})
+    table = build_table(cells_of(grid, results), baseline="one")
+    row = row_of(table, "alpha", "one", "auto")
+    assert row.k_used == 16
+    assert list(table[table.dataset == "alpha"].k.dropna()) == ["1", "auto"]

@@ -11,6 +11,7 @@ from splade_rescale.digest import code_digest
 from splade_rescale.errors import UserError
 from splade_rescale.files import canonical_json
 from splade_rescale.owner import release_stale_locks
+from splade_rescale.scale import AUTO
 from splade_rescale.settings import DatasetEntry
 
 # Jobs find the command line of the environment that Snakemake runs in.
@@ -31,7 +32,9 @@ except UserError as error:
     raise WorkflowError(f"The configuration cannot be used.\n{error}") from None
 
 cfg = experiment.config
-ROOT = "results/{backbone}/k{k}/seed{seed}"
+ROOT = "results/{arm}{backbone}/k{k}/seed{seed}"
+CELL = "{arm}{backbone}-k{k}-seed{seed}"
+ARMS = {f"arms/{name}/" if name else "": experiment.arm(name) for name in ("", *cfg.arms)}
 
 
 def one_of(slugs):
@@ -42,10 +45,24 @@ def settings(model):
     return canonical_json(model.model_dump())
 
 
+def stage(name):
+    """The settings of a stage in the arm of a job."""
+    return lambda wildcards: settings(getattr(ARMS[wildcards.arm], name))
+
+
+def gpus(name):
+    return lambda wildcards: getattr(ARMS[wildcards.arm], name).gpus
+
+
+def train_dataset(wildcards):
+    return f"resources/datasets/{ARMS[wildcards.arm].train.dataset}"
+
+
 wildcard_constraints:
+    arm=f"(arms/({one_of(cfg.arms)})/)?",
     backbone=one_of(experiment.backbones),
     dataset=one_of(experiment.datasets),
-    k=r"(0|[1-9][0-9]*)(\.[0-9]*[1-9])?",
+    k=r"auto|(0|[1-9][0-9]*)(\.[0-9]*[1-9])?",
     seed=r"0|[1-9][0-9]*",
     shard=r"[0-9]{5}",
     shards=r"[0-9]{5}",

@@ -26,7 +26,14 @@ def backbone_input(wildcards):
     return {}
 
 
+def dataset_input(wildcards):
+    owner = experiment.corpus_of(wildcards.dataset)
+    return [] if owner == wildcards.dataset else f"resources/datasets/{owner}"
+
+
 rule download_dataset:
+    input:
+        corpus_from=dataset_input,
     output:
         directory("resources/datasets/{dataset}"),
     log:
@@ -40,11 +47,12 @@ rule download_dataset:
     params:
         entry=dataset_entry,
         code=lambda w: dataset_code(experiment.datasets[w.dataset].source),
+        corpus=lambda w, input: f"--corpus-from {input.corpus_from}" if input.corpus_from else "",
     message:
         "download: data set {wildcards.dataset}"
     shell:
         "splade-rescale download dataset {wildcards.dataset} {output:q}"
-        " --entry {params.entry:q} > {log:q} 2>&1"
+        " --entry {params.entry:q} {params.corpus} > {log:q} 2>&1"
 
 
 rule download_backbone:

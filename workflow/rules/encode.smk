@@ -14,21 +14,21 @@ rule encode_corpus:
             ".json",
         ),
     log:
-        "logs/encode/{backbone}-k{k}-seed{seed}-{dataset}-{shard}-of-{shards}.log",
+        "logs/encode/{arm}{backbone}-k{k}-seed{seed}-{dataset}-{shard}-of-{shards}.log",
     benchmark:
-        "benchmarks/encode/{backbone}-k{k}-seed{seed}-{dataset}-{shard}-of-{shards}.tsv"
+        "benchmarks/encode/{arm}{backbone}-k{k}-seed{seed}-{dataset}-{shard}-of-{shards}.tsv"
     threads: 1
     resources:
         mem_mb=8000,
         runtime=720,
-        gpu=cfg.encode.gpus,
+        gpu=gpus("encode"),
     params:
-        settings=settings(cfg.encode),
+        settings=stage("encode"),
         shard=lambda w: int(w.shard),
         shards=lambda w: int(w.shards),
         code=code_digest("encode"),
     message:
-        "encode: {wildcards.dataset} by {wildcards.backbone} at k = {wildcards.k},"
+        "encode: {wildcards.dataset} by {wildcards.arm}{wildcards.backbone} at k = {wildcards.k},"
         " seed {wildcards.seed}, shard {wildcards.shard} of {wildcards.shards}"
     shell:
         "splade-rescale encode corpus {input.model:q} {input.dataset:q}/corpus.parquet"
@@ -43,19 +43,19 @@ rule encode_queries:
     output:
         multiext(f"{ROOT}/{{dataset}}/vectors/queries", ".npz", ".ids.parquet", ".json"),
     log:
-        "logs/encode/{backbone}-k{k}-seed{seed}-{dataset}-queries.log",
+        "logs/encode/{arm}{backbone}-k{k}-seed{seed}-{dataset}-queries.log",
     benchmark:
-        "benchmarks/encode/{backbone}-k{k}-seed{seed}-{dataset}-queries.tsv"
+        "benchmarks/encode/{arm}{backbone}-k{k}-seed{seed}-{dataset}-queries.tsv"
     threads: 1
     resources:
         mem_mb=8000,
         runtime=60,
-        gpu=cfg.encode.gpus,
+        gpu=gpus("encode"),
     params:
-        settings=settings(cfg.encode),
+        settings=stage("encode"),
         code=code_digest("encode"),
     message:
-        "encode: queries of {wildcards.dataset} by {wildcards.backbone} at k = {wildcards.k},"
+        "encode: queries of {wildcards.dataset} by {wildcards.arm}{wildcards.backbone} at k = {wildcards.k},"
         " seed {wildcards.seed}"
     shell:
         "splade-rescale encode queries {input.model:q} {input.dataset:q}/queries.parquet"

@@ -3,7 +3,7 @@
 
 
 def measures(wildcards):
-    return experiment.datasets[wildcards.dataset].measures
+    return " ".join(experiment.datasets[wildcards.dataset].measures)
 
 
 rule evaluate:
@@ -17,9 +17,9 @@ rule evaluate:
         per_query=f"{ROOT}/{{dataset}}/per_query.parquet",
         sparsity=f"{ROOT}/{{dataset}}/sparsity.json",
     log:
-        "logs/evaluate/{backbone}-k{k}-seed{seed}-{dataset}.log",
+        "logs/evaluate/{arm}{backbone}-k{k}-seed{seed}-{dataset}.log",
     benchmark:
-        "benchmarks/evaluate/{backbone}-k{k}-seed{seed}-{dataset}.tsv"
+        "benchmarks/evaluate/{arm}{backbone}-k{k}-seed{seed}-{dataset}.tsv"
     threads: 1
     resources:
         mem_mb=8000,
@@ -30,7 +30,7 @@ rule evaluate:
         quantization=cfg.index.quantization,
         code=code_digest("evaluate", "sparsity"),
     message:
-        "evaluate: {wildcards.dataset} by {wildcards.backbone} at k = {wildcards.k},"
+        "evaluate: {wildcards.dataset} by {wildcards.arm}{wildcards.backbone} at k = {wildcards.k},"
         " seed {wildcards.seed}"
     shell:
         "(splade-rescale evaluate {input.run:q} {input.dataset:q}/qrels.parquet"

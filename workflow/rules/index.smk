@@ -3,9 +3,10 @@
 
 
 def corpus_vectors(wildcards):
-    shards = experiment.shards(wildcards.dataset)
+    owner = experiment.corpus_of(wildcards.dataset)
+    shards = experiment.shards(owner)
     return [
-        f"{ROOT}/{{dataset}}/vectors/corpus-{shard:05d}-of-{shards:05d}.{kind}"
+        f"{ROOT}/{owner}/vectors/corpus-{shard:05d}-of-{shards:05d}.{kind}"
         for shard in range(shards)
         for kind in ("npz", "ids.parquet")
     ]
@@ -17,9 +18,9 @@ rule index:
     output:
         index=directory(f"{ROOT}/{{dataset}}/index"),
     log:
-        "logs/index/{backbone}-k{k}-seed{seed}-{dataset}.log",
+        "logs/index/{arm}{backbone}-k{k}-seed{seed}-{dataset}.log",
     benchmark:
-        "benchmarks/index/{backbone}-k{k}-seed{seed}-{dataset}.tsv"
+        "benchmarks/index/{arm}{backbone}-k{k}-seed{seed}-{dataset}.tsv"
     threads: 1
     resources:
         mem_mb=8000,
@@ -29,7 +30,7 @@ rule index:
         settings=settings(cfg.index),
         code=code_digest("index"),
     message:
-        "index: {wildcards.dataset} by {wildcards.backbone} at k = {wildcards.k},"
+        "index: {wildcards.dataset} by {wildcards.arm}{wildcards.backbone} at k = {wildcards.k},"
         " seed {wildcards.seed}"
     shell:
         "splade-rescale index impact {output.index:q} {params.vectors:q}"

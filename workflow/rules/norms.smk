@@ -1,34 +1,63 @@
 # in:  resources/backbones/{backbone}/, training text
-# out: results/{backbone}/norms.json and activation.csv; results/norms.csv and activation.csv
+# out: results/{arm}{backbone}/norms.json, activation.csv and auto.json; results/norms.csv and activation.csv
 
 
 rule norms:
     input:
         backbone="resources/backbones/{backbone}",
-        train=f"resources/datasets/{cfg.train.dataset}",
+        train=train_dataset,
     output:
-        norms="results/{backbone}/norms.json",
-        activation="results/{backbone}/activation.csv",
+        norms="results/{arm}{backbone}/norms.json",
+        activation="results/{arm}{backbone}/activation.csv",
     log:
-        "logs/norms/{backbone}.log",
+        "logs/norms/{arm}{backbone}.log",
     benchmark:
-        "benchmarks/norms/{backbone}.tsv"
+        "benchmarks/norms/{arm}{backbone}.tsv"
     threads: 1
     resources:
         mem_mb=8000,
         runtime=60,
     params:
         settings=settings(cfg.norms),
-        rescale=settings(cfg.rescale),
-        scales=",".join(cfg.scales),
-        query_length=cfg.train.query_length,
-        document_length=cfg.train.document_length,
+        rescale=stage("rescale"),
+        scales=lambda w: ",".join(k for k in ARMS[w.arm].scales if k != AUTO) or "1",
+        query_length=lambda w: ARMS[w.arm].train.query_length,
+        document_length=lambda w: ARMS[w.arm].train.document_length,
         code=code_digest("norms"),
     message:
-        "norms: {wildcards.backbone}"
+        "norms: {wildcards.arm}{wildcards.backbone}"
     shell:
         "splade-rescale norms {input.backbone:q} --out {output.norms:q}"
         " --activation {output.activation:q} --dataset {input.train:q} --scales {params.scales}"
+        " --query-length {params.query_length} --document-length {params.document_length}"
+        " --settings {params.settings:q} --rescale {params.rescale:q}"
+        " --threads {threads} > {log:q} 2>&1"
+
+
+rule choose_k:
+    input:
+        backbone="resources/backbones/{backbone}",
+        train=train_dataset,
+    output:
+        auto="results/{arm}{backbone}/auto.json",
+    log:
+        "logs/norms/{arm}{backbone}-auto.log",
+    benchmark:
+        "benchmarks/norms/{arm}{backbone}-auto.tsv"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=60,
+    params:
+        settings=settings(cfg.norms),
+        rescale=stage("rescale"),
+        query_length=lambda w: ARMS[w.arm].train.query_length,
+        document_length=lambda w: ARMS[w.arm].train.document_length,
+        code=code_digest("choose_k"),
+    message:
+        "norms: k of {wildcards.arm}{wildcards.backbone} from its initial activation"
+    shell:
+        "splade-rescale choose-k {input.backbone:q} {output.auto:q} --dataset {input.train:q}"
         " --query-length {params.query_length} --document-length {params.document_length}"
         " --settings {params.settings:q} --rescale {params.rescale:q}"
         " --threads {threads} > {log:q} 2>&1"

@@ -1,26 +1,32 @@
 # in:  resources/backbones/{backbone}/
-# out: results/{backbone}/k{k}/init/
+# out: results/{arm}{backbone}/k{k}/init/
+
+
+def auto_scale(wildcards):
+    return f"results/{wildcards.arm}{wildcards.backbone}/auto.json" if wildcards.k == "auto" else []
 
 
 rule rescale:
     input:
         backbone="resources/backbones/{backbone}",
+        auto=auto_scale,
     output:
-        init=directory("results/{backbone}/k{k}/init"),
+        init=directory("results/{arm}{backbone}/k{k}/init"),
     log:
-        "logs/rescale/{backbone}-k{k}.log",
+        "logs/rescale/{arm}{backbone}-k{k}.log",
     benchmark:
-        "benchmarks/rescale/{backbone}-k{k}.tsv"
+        "benchmarks/rescale/{arm}{backbone}-k{k}.tsv"
     threads: 1
     resources:
         mem_mb=8000,
         runtime=30,
     params:
-        tying=cfg.rescale.tying,
-        bias=cfg.rescale.bias,
+        k=lambda w, input: f"--k-from {input.auto}" if input.auto else f"--k {w.k}",
+        tying=lambda w: ARMS[w.arm].rescale.tying,
+        bias=lambda w: ARMS[w.arm].rescale.bias,
         code=code_digest("rescale"),
     message:
-        "rescale: {wildcards.backbone} by k = {wildcards.k}"
+        "rescale: {wildcards.arm}{wildcards.backbone} by k = {wildcards.k}"
     shell:
-        "splade-rescale rescale {input.backbone:q} {output.init:q} --k {wildcards.k}"
+        "splade-rescale rescale {input.backbone:q} {output.init:q} {params.k}"
         " --tying {params.tying} --bias {params.bias} --threads {threads} > {log:q} 2>&1"

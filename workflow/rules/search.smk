@@ -2,21 +2,26 @@
 # out: run.trec.gz
 
 
+def index_of(root):
+    """The index of the data set's corpus, which may be another data set's."""
+    return lambda w: f"{root}/{experiment.corpus_of(w.dataset)}/index"
+
+
 def self_hits(wildcards):
     return "--remove-self-hits" if experiment.datasets[wildcards.dataset].remove_self_hits else ""
 
 
 rule search:
     input:
-        index=f"{ROOT}/{{dataset}}/index",
+        index=index_of(ROOT),
         queries=multiext(f"{ROOT}/{{dataset}}/vectors/queries", ".npz", ".ids.parquet"),
     output:
         run=f"{ROOT}/{{dataset}}/run.trec.gz",
         stats=f"{ROOT}/{{dataset}}/search.json",
     log:
-        "logs/search/{backbone}-k{k}-seed{seed}-{dataset}.log",
+        "logs/search/{arm}{backbone}-k{k}-seed{seed}-{dataset}.log",
     benchmark:
-        "benchmarks/search/{backbone}-k{k}-seed{seed}-{dataset}.tsv"
+        "benchmarks/search/{arm}{backbone}-k{k}-seed{seed}-{dataset}.tsv"
     threads: 1
     resources:
         mem_mb=8000,
@@ -26,7 +31,7 @@ rule search:
         self_hits=self_hits,
         code=code_digest("search"),
     message:
-        "search: {wildcards.dataset} by {wildcards.backbone} at k = {wildcards.k},"
+        "search: {wildcards.dataset} by {wildcards.arm}{wildcards.backbone} at k = {wildcards.k},"
         " seed {wildcards.seed}"
     shell:
         "splade-rescale search impact {input.index:q} {input.queries[0]:q} {output.run:q}"
@@ -36,7 +41,7 @@ rule search:
 
 rule search_bm25:
     input:
-        index="results/bm25/{dataset}/index",
+        index=index_of("results/bm25"),
         dataset="resources/datasets/{dataset}",
     output:
         run="results/bm25/{dataset}/run.trec.gz",

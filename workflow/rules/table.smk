@@ -3,20 +3,32 @@
 
 
 def table_input(wildcards):
-    grid = {"backbone": cfg.backbones, "k": cfg.scales, "seed": cfg.seeds, "dataset": cfg.datasets}
-    kinds = ["metrics.json", "per_query.parquet", "sparsity.json", "index"]
-    return {
-        "cells": expand(f"{ROOT}/{{dataset}}/{{kind}}", kind=kinds, **grid),
-        "models": expand(f"{ROOT}/model", **grid),
-        "inits": expand("results/{backbone}/k{k}/init", **grid),
+    owners = sorted({experiment.corpus_of(dataset) for dataset in cfg.datasets})
+    files = {
+        "cells": [],
+        "indexes": expand(
+            "results/{baseline}/{corpus}/index", baseline=cfg.baselines, corpus=owners
+        ),
         "baselines": expand(
             "results/{baseline}/{dataset}/{kind}",
             baseline=cfg.baselines,
-            kind=["metrics.json", "per_query.parquet", "index"],
+            kind=["metrics.json", "per_query.parquet"],
             dataset=cfg.datasets,
         ),
+        "models": [],
+        "inits": [],
         "norms": ["results/norms.csv", "results/activation.csv"],
     }
+    kinds = ["metrics.json", "per_query.parquet", "sparsity.json"]
+    for arm, grid in ARMS.items():
+        models = {"arm": arm, "backbone": grid.backbones, "k": grid.scales, "seed": grid.seeds}
+        files["models"] += expand(f"{ROOT}/model", **models)
+        files["indexes"] += expand(f"{ROOT}/{{corpus}}/index", corpus=owners, **models)
+        files["inits"] += expand("results/{arm}{backbone}/k{k}/init", **models)
+        files["cells"] += expand(
+            f"{ROOT}/{{dataset}}/{{kind}}", dataset=cfg.datasets, kind=kinds, **models
+        )
+    return files
 
 
 rule table:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationE
 from pydantic import WithJsonSchema as JsonSchema
 
 from splade_rescale.errors import UserError
-from splade_rescale.scale import canonical_k
+from splade_rescale.scale import AUTO, canonical_k
 from splade_rescale.settings import (
     Backbone,
     Bm25Settings,
@@ -35,14 +35,16 @@ from splade_rescale.settings import (
 )
 
 #: Names that the workflow uses itself below results/.
-RESERVED = frozenset({"bm25", "paper", "bench", "norms.csv", "activation.csv", "table.csv"})
+RESERVED = frozenset({"arms", "bm25", "paper", "bench", "norms.csv", "activation.csv", "table.csv"})
 
 
 def _scale(value: object) -> str:
+    if value == AUTO:
+        return AUTO
     try:
         return canonical_k(value)
     except UserError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(f"{error}; or {AUTO}") from None
 
 
 Scale = Annotated[
@@ -52,6 +54,9 @@ Scale = Annotated[
 ]
 
 
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
 class Registry(Settings):
     """Entries of the user's own, beside those of config/backbones.yaml and datasets.yaml."""
 
@@ -59,18 +64,30 @@ class Registry(Settings):
     datasets: dict[Slug, Dataset] = Field({}, description="slug -> data set")
 
 
+class Arm(Settings):
+    """A variation of the experiment: the options it changes, and on which part of the grid."""
+
+    rescale: dict[str, Any] = Field({}, description="keys of rescale that differ")
+    train: dict[str, Any] = Field({}, description="keys of train that differ")
+    encode: dict[str, Any] = Field({}, description="keys of encode that differ")
+    backbones: list[Slug] | None = Field(None, min_length=1, description="all if unset")
+    scales: list[Scale] | None = Field(None, min_length=1, description="all if unset")
+    seeds: list[Seed] | None = Field(None, min_length=1, description="all if unset")
+
+
 class Config(Settings):
     """One experiment: the grid of cells and the settings of every stage."""
 
     backbones: list[Slug] = Field(min_length=1, description="slugs of the backbones compared")
     scales: list[Scale] = Field(min_length=1, description="divisors k of the MLM head")
-    seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field(
-        [42], min_length=1, description="seeds of training"
-    )
+    seeds: list[Seed] = Field([42], min_length=1, description="seeds of training")
     datasets: list[Slug] = Field(min_length=1, description="slugs of the data sets evaluated")
     baselines: list[Literal["bm25"]] = Field(["bm25"], description="rows beside the cells")
     baseline_backbone: Slug | None = Field(
         None, description="backbone whose k = 1 is compared with; the first one if unset"
+    )
+    arms: dict[Slug, Arm] = Field(
+        {}, description="name -> options that the arm changes; its results lie in results/arms/"
     )
     registry: Registry = Field(Registry(), description="own backbones and data sets")
     norms: NormsSettings = NormsSettings()
@@ -82,13 +99,20 @@ class Config(Settings):
     bm25: Bm25Settings = Bm25Settings()
 
 
-class Grid(Settings):
-    """The rows of the table: which cells, on which data sets, with which measures."""
+class ArmGrid(Settings):
+    """The models of one arm."""
 
     backbones: list[Slug]
     scales: list[Scale]
     seeds: list[int]
+
+
+class Grid(Settings):
+    """The rows of the table: which cells, on which data sets, with which measures."""
+
+    arms: dict[str, ArmGrid] = Field(description="arm -> its models; the main one has no name")
     measures: dict[Slug, list[str]] = Field(description="data set -> its measures")
+    corpora: dict[Slug, Slug] = Field(description="data set -> the one whose corpus it searches")
     baselines: list[str]
     baseline_backbone: Slug
 
@@ -212,6 +236,9 @@ def _known(source: str, key: str, slug: str, known: Iterable[str]) -> None:
         )
 
 
+_GRID_KEYS = ("backbones", "scales", "seeds")
+
+
 class Experiment(NamedTuple):
     """A validated configuration with the registries it refers to."""
 
@@ -220,16 +247,40 @@ class Experiment(NamedTuple):
     datasets: dict[str, Any]
     source: str
 
+    def arm(self, name: str) -> Config:
+        """The configuration of an arm; the main one has no name.
+
+        Raises:
+            UserError: the arm's options are not valid.
+        """
+        if not name:
+            return self.config
+        arm = self.config.arms[name]
+        source = f"{self.source}: arms.{name}"
+        own = {key: value for key in _GRID_KEYS if (value := getattr(arm, key)) is not None}
+        for key in ("rescale", "train", "encode"):
+            given = getattr(self.config, key)
+            changed = {**given.model_dump(exclude_unset=True), **getattr(arm, key)}
+            own[key] = validate(type(given), changed, f"{source}.{key}")
+        return self.config.model_copy(update=own)
+
     def grid(self) -> Grid:
         """The rows of the table."""
+        arms = {name: self.arm(name) for name in ("", *self.config.arms)}
         return Grid(
-            backbones=self.config.backbones,
-            scales=self.config.scales,
-            seeds=self.config.seeds,
+            arms={
+                name: ArmGrid(**{key: getattr(arm, key) for key in _GRID_KEYS})
+                for name, arm in arms.items()
+            },
             measures={slug: self.datasets[slug].measures for slug in self.config.datasets},
+            corpora={slug: self.corpus_of(slug) for slug in self.config.datasets},
             baselines=self.config.baselines,
             baseline_backbone=self.config.baseline_backbone or self.config.backbones[0],
         )
+
+    def corpus_of(self, dataset: str) -> str:
+        """The data set whose corpus, vectors and indexes serve this one: itself, mostly."""
+        return getattr(self.datasets[dataset], "corpus_from", None) or dataset
 
     def shards(self, dataset: str) -> int:
         """Corpus shards of a data set."""
@@ -242,13 +293,25 @@ def _has_train(entry: Any) -> bool:
     return entry.train is not None
 
 
-def _check_dataset(source: str, slug: str, entry: Any, *, evaluated: bool, trained: bool) -> None:
+def _check_dataset(
+    source: str,
+    slug: str,
+    experiment: Experiment,
+    *,
+    evaluated: bool = False,
+    trained: bool = False,
+) -> None:
     key = f"registry entry of data set {slug}"
+    entry = experiment.datasets[slug]
     if trained and not _has_train(entry):
         raise UserError(f"{source}: {key}: has no training rows (train), but is trained on")
     if evaluated:
-        if isinstance(entry, HubDataset) and entry.corpus is None:
+        if isinstance(entry, HubDataset) and entry.queries is None:
             raise UserError(f"{source}: {key}: has no corpus, queries and qrels to evaluate on")
+        owner = experiment.corpus_of(slug)
+        _known(source, f"{key}: corpus_from", owner, experiment.datasets)
+        if owner != slug and not getattr(experiment.datasets[owner], "corpus", True):
+            raise UserError(f"{source}: {key}: corpus_from: {owner} has no corpus of its own")
         from splade_rescale.evaluate import check_measures
 
         try:
@@ -284,9 +347,7 @@ def _check_backbone(source: str, slug: str, experiment: Experiment) -> None:
         raise UserError(f"{source}: {key}: path: no config.json in {entry.path!r}")
     if isinstance(entry, PretrainBackbone):
         _known(source, f"{key}: dataset", entry.dataset, experiment.datasets)
-        _check_dataset(
-            source, entry.dataset, experiment.datasets[entry.dataset], evaluated=False, trained=True
-        )
+        _check_dataset(source, entry.dataset, experiment, trained=True)
         longest = max(
             config.train.query_length,
             config.train.document_length,
@@ -335,19 +396,27 @@ def load_experiment(data: Mapping[str, Any], registries: Path, source: str) -> E
     _known(source, "train.dataset", config.train.dataset, merged["datasets"])
     if config.baseline_backbone is not None:
         _known(source, "baseline_backbone", config.baseline_backbone, config.backbones)
-    if config.train.max_steps is not None and "epochs" in config.train.model_fields_set:
-        raise UserError(f"{source}: train: max_steps and epochs overlap; give one of the two")
-    for slug in dict.fromkeys([*config.datasets, config.train.dataset]):
-        _check_dataset(
-            source,
-            slug,
-            merged["datasets"][slug],
-            evaluated=slug in config.datasets,
-            trained=slug == config.train.dataset,
-        )
-    for slug in config.backbones:
-        _check_backbone(source, slug, experiment)
+    for slug in config.datasets:
+        _check_dataset(source, slug, experiment, evaluated=True)
+    _check_arm(source, experiment)
+    for name, arm in config.arms.items():
+        inside = f"{source}: arms.{name}"
+        for slug in arm.backbones or []:
+            _known(inside, "backbones", slug, merged["backbones"])
+        varied = Experiment(experiment.arm(name), *experiment[1:])
+        _refuse_duplicates(varied.config, inside)
+        _known(inside, "train.dataset", varied.config.train.dataset, merged["datasets"])
+        _check_arm(inside, varied)
     return experiment
+
+
+def _check_arm(source: str, experiment: Experiment) -> None:
+    train = experiment.config.train
+    if train.max_steps is not None and "epochs" in train.model_fields_set:
+        raise UserError(f"{source}: train: max_steps and epochs overlap; give one of the two")
+    _check_dataset(source, train.dataset, experiment, trained=True)
+    for slug in experiment.config.backbones:
+        _check_backbone(source, slug, experiment)
 
 
 def read_experiment(path: str | Path, registries: Path) -> Experiment:

@@ -4,6 +4,7 @@ Each source's module is imported where the source is chosen, so that a change of
 concerns nothing that comes from another.
 """
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -37,12 +38,13 @@ CHECKPOINT_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 
 
-def download_dataset(name: str, entry: Dataset, out: Path) -> None:
+def download_dataset(name: str, entry: Dataset, out: Path, corpus_from: Path | None = None) -> None:
     """Write the folder `out` of a data set: its tables as Parquet, and dataset.json (provenance).
 
     Tables (columns as in `schemas.SCHEMAS`): corpus, queries and qrels together, train, or both, as
     the entry provides. dataset.json counts the rows of each, judgements of documents outside the
-    corpus (allowed) and queries without a judgement (kept).
+    corpus (allowed) and queries without a judgement (kept). A corpus shared with the data set in
+    the folder `corpus_from` is linked, or copied where the file system cannot link.
 
     Raises:
         UserError: the source cannot be read, is malformed, or has a table without rows.
@@ -55,6 +57,8 @@ def download_dataset(name: str, entry: Dataset, out: Path) -> None:
             if rows[table] == 0:
                 origin = getattr(entry, "path", entry.source)
                 raise UserError(f"data set {name} ({origin}): {table} has no rows")
+        if corpus_from is not None:
+            _link(corpus_from / "corpus.parquet", folder / "corpus.parquet")
         provenance = {
             "name": name,
             "source": entry.source,
@@ -83,6 +87,15 @@ def _parts(entry: Dataset) -> Parts:
     if frames["train"].empty:
         del frames["train"]
     return Parts({table: _frame_batches(table, frames[table]) for table in frames}, {})
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise UserError(f"{source}: no such file; expected the corpus to share") from None
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def _frame_batches(table: str, frame: pd.DataFrame) -> list[pa.RecordBatch]:

@@ -149,8 +149,10 @@ def read_dataset(entry: HubDataset) -> Parts:
     }
     files = {part: paths for part, (paths, _) in parts.items()}
     tables: dict[str, Batches] = {}
-    if entry.corpus is not None:
-        tables |= judged_tables(files["corpus"], files["queries"], files["qrels"])
+    if entry.queries is not None:
+        tables |= judged_tables(files.get("corpus", []), files["queries"], files["qrels"])
+        if entry.corpus_from is not None:
+            del tables["corpus"]
     if entry.train is not None:
         tables["train"] = read_train(files["train"])
     return Parts(tables, {"hub": {part: provenance for part, (_, provenance) in parts.items()}})

@@ -79,7 +79,7 @@ def measure(
         rescale = rescale or RescaleSettings()
         ks = [float(canonical_k(k)) for k in scales]
         tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
-        queries, documents = _sample_pairs(train, settings)
+        queries, documents = sample_pairs(train, settings)
         rows = activation_statistics(
             model,
             tokenizer,
@@ -100,7 +100,7 @@ def measure(
     return norms
 
 
-def _sample_pairs(train: Path, settings: NormsSettings) -> tuple[list[str], list[str]]:
+def sample_pairs(train: Path, settings: NormsSettings) -> tuple[list[str], list[str]]:
     """Queries and positives of `settings.texts` rows of train.parquet, in file order."""
     try:
         table = pq.read_table(train, columns=["query", "positive"])

@@ -4,6 +4,9 @@ from decimal import Decimal, InvalidOperation
 
 from splade_rescale.errors import UserError
 
+#: A scale that is chosen per backbone before training (see choose_k).
+AUTO = "auto"
+
 
 def canonical_k(value: object) -> str:
     """Return the canonical text of a scale, so that 16, 16.0 and "16" are one path `k16`.

@@ -187,15 +187,23 @@ class HubDataset(DatasetEntry):
 
     source: Literal["hub"]
     corpus: HubFiles | None = Field(None, description="files with _id, title, text")
+    corpus_from: Slug | None = Field(
+        None,
+        description="data set whose corpus, vectors and indexes this one shares, instead of corpus",
+    )
     queries: HubFiles | None = Field(None, description="files with _id, text")
     qrels: HubFiles | None = Field(None, description="files with query-id, corpus-id, score")
     train: HubFiles | None = Field(None, description="files with query, positive, negative")
 
     @model_validator(mode="after")
     def _something_to_download(self) -> "HubDataset":
-        judged = [self.corpus, self.queries, self.qrels]
+        if self.corpus and self.corpus_from:
+            raise ValueError("corpus and corpus_from overlap; give one of the two")
+        judged = [self.corpus or self.corpus_from, self.queries, self.qrels]
         if any(judged) and not all(judged):
-            raise ValueError("corpus, queries and qrels go together: give all three or none")
+            raise ValueError(
+                "corpus (or corpus_from), queries and qrels go together: give all three or none"
+            )
         if not any(judged) and self.train is None:
             raise ValueError("give corpus, queries and qrels, or train, or both")
         return self

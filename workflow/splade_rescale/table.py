@@ -21,14 +21,15 @@ from scipy.stats import ttest_rel
 from splade_rescale.config import Grid
 from splade_rescale.errors import UserError
 from splade_rescale.files import atomic_file, read_json
-from splade_rescale.scale import canonical_k
+from splade_rescale.scale import AUTO, canonical_k
 
 STATUSES = ("ok", "diverged", "collapsed-zero", "collapsed-dense")
 
 # Columns before and after those of the measures, each with the format it is written in. The
 # marked ones are measured times: they alone differ between two runs of the same cell.
-_KEYS = {"dataset": "s", "backbone": "s", "k": "s", "seed": "d", "status": "s"}
+_KEYS = {"arm": "s", "dataset": "s", "backbone": "s", "k": "s", "seed": "d", "status": "s"}
 _VALUES = {
+    "k_used": ".6g",  # differs from k where that is auto
     "delta_vs_k1": ".4f",
     "p_vs_k1": ".4g",
     "delta_vs_baseline": ".4f",
@@ -54,7 +55,8 @@ _PUBLISHED_COLUMNS = ["backbone", "k", "dataset", "measure", "value", "source"]
 class CellFiles:
     """A row of the table and where its files lie.
 
-    `k` (canonical text), `seed`, `model_folder` and `init_folder` are None for a baseline (bm25).
+    `k` (canonical text, or auto), `seed`, `model_folder` and `init_folder` are None for a baseline
+    (bm25). `corpus_folder` holds vectors and index of the corpus, which may be another data set's.
     `measures` are the data set's, the first one the headline that is tested for significance.
     """
 
@@ -62,10 +64,12 @@ class CellFiles:
     measures: tuple[str, ...]
     backbone: str
     folder: Path
+    corpus_folder: Path
     k: str | None = None
     seed: int | None = None
     model_folder: Path | None = None
     init_folder: Path | None = None
+    arm: str = ""
 
     @classmethod
     def of_cell(
@@ -76,15 +80,20 @@ class CellFiles:
         seed: int,
         dataset: str,
         measures: Sequence[str],
+        *,
+        corpus: str | None = None,
+        arm: str = "",
     ) -> "CellFiles":
         """The files of a cell under the results folder."""
-        scaled = results / backbone / f"k{k}"
+        scaled = (results / "arms" / arm if arm else results) / backbone / f"k{k}"
         run = scaled / f"seed{seed}"
         return cls(
             dataset=dataset,
             measures=tuple(measures),
             backbone=backbone,
             folder=run / dataset,
+            corpus_folder=run / (corpus or dataset),
+            arm=arm,
             k=k,
             seed=seed,
             model_folder=run / "model",
@@ -93,7 +102,13 @@ class CellFiles:
 
     @classmethod
     def of_baseline(
-        cls, results: Path, name: str, dataset: str, measures: Sequence[str]
+        cls,
+        results: Path,
+        name: str,
+        dataset: str,
+        measures: Sequence[str],
+        *,
+        corpus: str | None = None,
     ) -> "CellFiles":
         """The files of a baseline without training (bm25) on a data set."""
         return cls(
@@ -101,6 +116,7 @@ class CellFiles:
             measures=tuple(measures),
             backbone=name,
             folder=results / name / dataset,
+            corpus_folder=results / name / (corpus or dataset),
         )
 
 
@@ -108,24 +124,29 @@ def cells_of(grid: Grid, results: Path) -> list[CellFiles]:
     """The rows of a grid, baselines included, with their files under the results folder."""
     cells = []
     for dataset, measures in grid.measures.items():
+        where: dict[str, Any] = {"measures": measures, "corpus": grid.corpora[dataset]}
         for name in grid.baselines:
-            cells.append(CellFiles.of_baseline(results, name, dataset, measures))
-        for backbone, k, seed in product(grid.backbones, grid.scales, grid.seeds):
-            cells.append(CellFiles.of_cell(results, backbone, k, seed, dataset, measures))
+            cells.append(CellFiles.of_baseline(results, name, dataset, **where))
+        for arm, models in grid.arms.items():
+            for backbone, k, seed in product(models.backbones, models.scales, models.seeds):
+                cell = CellFiles.of_cell(results, backbone, k, seed, dataset, **where, arm=arm)
+                cells.append(cell)
     return cells
 
 
 def build_table(
     cells: Iterable[CellFiles], *, baseline: str | None = None, published: Path | None = None
 ) -> pd.DataFrame:
-    """One row per cell: data sets by name, backbones in the order given, k by number, then seed.
+    """One row per cell: the main arm, then the others; data sets by name, backbones in the order
+    given, k by number, then seed.
 
     The baseline (bm25) comes first in each data set. `delta_*` and `p_*` compare the headline
     measure query by query (difference of the means, and p of the two-sided paired t-test) with
     the same data set and seed:
 
-    - `*_vs_k1`: of the same backbone at k = 1;
-    - `*_vs_baseline`: of the backbone `baseline` at k = 1, the untouched and known model.
+    - `*_vs_k1`: of the same backbone at k = 1 in the same arm;
+    - `*_vs_baseline`: of the backbone `baseline` at k = 1 in the main arm, the untouched and
+      known model.
 
     They are empty for the row compared with itself, and where that cell is not in `cells`.
 
@@ -174,7 +195,7 @@ def read_table(path: Path) -> pd.DataFrame:
     try:
         return pd.read_csv(
             path,
-            dtype={"dataset": "str", "backbone": "str", "k": "str", "seed": "Int64"}
+            dtype={"arm": "str", "dataset": "str", "backbone": "str", "k": "str", "seed": "Int64"}
             | {"status": "str", "empty_documents": "Int64"},
         )
     except FileNotFoundError:
@@ -187,12 +208,14 @@ def format_table(table: pd.DataFrame) -> str:
     """A narrow table for people, in Markdown: keys, measures, sparsity and norm."""
     measures = [c for c in table.columns if _is_measure(c)]
     names = {"active_terms_q": "terms q", "active_terms_d": "terms d", "norm_after": "norm"}
-    columns = ["dataset", "backbone", "k", "seed", "status", *measures]
+    columns = ["arm", "dataset", "backbone", "k", "seed", "status", *measures]
     columns += ["p_vs_k1", "active_terms_q", "active_terms_d", "FLOPS", "norm_after"]
     if table["seed"].nunique() < 2:
         columns.remove("seed")
+    if not table["arm"].any():
+        columns.remove("arm")
     text = _as_text(table)[columns].rename(columns=names)
-    left = [column in ("dataset", "backbone", "status") for column in columns]
+    left = [column in ("arm", "dataset", "backbone", "status") for column in columns]
     lines = [list(text.columns), *text.to_numpy().tolist()]
     widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
     rule = [
@@ -215,22 +238,22 @@ def _sorted(cells: list[CellFiles]) -> list[CellFiles]:
 
     def key(cell: CellFiles) -> tuple:
         # a scale that is not a number (auto) comes after those that are
-        named = cell.k is not None and not cell.k[0].isdigit()
+        named = cell.k == AUTO
         scale = Decimal(0) if cell.k is None or named else Decimal(cell.k)
         seed = -1 if cell.seed is None else cell.seed
         trained = cell.k is not None  # baselines come first
-        order = cell.dataset, trained, backbones.index(cell.backbone)
+        order = cell.arm, cell.dataset, trained, backbones.index(cell.backbone)
         return (*order, named, scale, cell.k or "", seed)
 
     return sorted(cells, key=key)
 
 
 def _row(cell: CellFiles) -> dict[str, Any]:
-    row: dict[str, Any] = {"dataset": cell.dataset, "backbone": cell.backbone}
+    row: dict[str, Any] = {"dataset": cell.dataset, "backbone": cell.backbone, "arm": cell.arm}
     metrics = cell.folder / "metrics.json"
     for measure in cell.measures:
         row[measure] = _number(metrics, "measures", measure)
-    row["index_mb"] = _number(cell.folder / "index" / "index.json", "bytes") / 1e6
+    row["index_mb"] = _number(cell.corpus_folder / "index" / "index.json", "bytes") / 1e6
     if cell.model_folder is None or cell.init_folder is None:
         return row
 
@@ -244,6 +267,7 @@ def _row(cell: CellFiles) -> dict[str, Any]:
     loss = _number_or_nan if status == "diverged" else _number
     return row | {
         "k": cell.k,
+        "k_used": _number(rescaled, "k"),
         "seed": cell.seed,
         "status": status,
         "norm_before": _number(rescaled, "norms_before", "mean"),
@@ -256,7 +280,7 @@ def _row(cell: CellFiles) -> dict[str, Any]:
         "active_terms_d": _number(sparse, "active_terms_d"),
         "FLOPS": _number(sparse, "flops"),
         "empty_documents": int(_number(sparse, "empty_documents")),
-        "docs_per_second": _docs_per_second(cell.folder / "vectors"),
+        "docs_per_second": _docs_per_second(cell.corpus_folder / "vectors"),
     }
 
 
@@ -301,7 +325,7 @@ def _number(path: Path, *keys: str) -> float:
 def _add_significance(
     cells: list[CellFiles], rows: list[dict[str, Any]], baseline: str | None
 ) -> None:
-    at_k1 = {(c.dataset, c.backbone, c.seed): c for c in cells if c.k == "1"}
+    at_k1 = {(c.arm, c.dataset, c.backbone, c.seed): c for c in cells if c.k == "1"}
     known: dict[CellFiles, pd.Series] = {}
 
     def values(cell: CellFiles) -> pd.Series:
@@ -311,8 +335,8 @@ def _add_significance(
 
     for cell, row in zip(cells, rows, strict=True):
         values(cell)  # also where nothing is compared: a broken file must not go unseen
-        for name, backbone in (("k1", cell.backbone), ("baseline", baseline)):
-            other = at_k1.get((cell.dataset, backbone, cell.seed))
+        for name, arm, backbone in (("k1", cell.arm, cell.backbone), ("baseline", "", baseline)):
+            other = at_k1.get((arm, cell.dataset, backbone, cell.seed))
             if other is None or other is cell:
                 continue
             ours, theirs = values(cell), values(other)
