@@ -8,17 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from splade_rescale.cells import CellFiles, cells_of
 from splade_rescale.config import ArmGrid, Grid
 from splade_rescale.errors import UserError
-from splade_rescale.table import (
-    CellFiles,
-    build_table,
-    cells_of,
-    format_table,
-    read_table,
-    write_norms_tables,
-    write_table,
-)
+from splade_rescale.norms_table import write_norms_tables
+from splade_rescale.table import build_table, format_table, read_table, write_table
 
 QUERIES = ["q1", "007", "q 3", "é"]
 MEASURES = {"alpha": ["nDCG@10", "R@100"], "beta": ["RR@10"]}
@@ -367,12 +361,13 @@ def test_written_table(results, tmp_path):
     first, *lines = text.splitlines()
     assert first == (
         "arm,dataset,backbone,k,seed,status,nDCG@10,R@100,RR@10,k_used,delta_vs_k1,p_vs_k1,"
-        "delta_vs_baseline,p_vs_baseline,norm_before,norm_after,first_loss,last_loss,"
+            "p_holm_vs_k1,"
+        "delta_vs_baseline,p_vs_baseline,p_holm_vs_baseline,norm_before,norm_after,first_loss,last_loss,"
         "active_terms_q,active_terms_d,FLOPS,empty_documents,index_mb,train_seconds,"
         "examples_per_second,docs_per_second"
     )
     bm25 = values_of("bm25", "", "alpha").mean()
-    assert lines[0] == f",alpha,bm25,,,,{bm25:.4f},{bm25 / 2:.4f}" + "," * 15 + "2.50,,,"
+    assert lines[0] == f",alpha,bm25,,,,{bm25:.4f},{bm25 / 2:.4f}" + "," * 17 + "2.50,,,"
     assert lines[6].startswith(",alpha,one,16,7,ok,")
     assert lines[6].endswith(",4.0000,0.2500,9.5000,0.2500,3.50,80.25,0.1250,2,2.50,61.0,20.5,30.0")
     write_table(build(results), path)
@@ -401,7 +396,7 @@ def test_table_for_people(results):
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert cells[0] == [
         *["dataset", "backbone", "k", "status", "nDCG@10", "R@100", "RR@10"],
-        *["p_vs_k1", "terms q", "terms d", "FLOPS", "norm"],
+        *["p_holm_vs_k1", "terms q", "terms d", "FLOPS", "norm"],
     ]
     assert set("".join(cells[1])) == {"-", ":"}
     assert cells[2][:4] == ["alpha", "bm25", "", ""]
@@ -503,3 +498,14 @@ def test_a_chosen_scale_shows_its_value(results):
     row = row_of(table, "alpha", "one", "auto")
     assert row.k_used == 16
     assert list(table[table.dataset == "alpha"].k.dropna()) == ["1", "auto"]
+
+
+def test_p_is_corrected_over_the_data_set(results):
+    table = build(results)
+    alpha = table[(table.dataset == "alpha") & table.p_vs_k1.notna()]
+    p = alpha.p_vs_k1.to_numpy()
+    assert len(p) == 4
+    ranks = p.argsort().argsort()
+    largest = [max(min(1, (4 - r) * q) for r, q in zip(ranks, p, strict=True) if r <= mine)
+               for mine in ranks]  # fmt: skip
+    assert alpha.p_holm_vs_k1.to_numpy() == pytest.approx(largest)

@@ -80,7 +80,7 @@ rule norms_table:
         runtime=10,
     params:
         backbones=cfg.backbones,
-        code=code_digest("norms"),
+        code=code_digest("norms_table"),
     message:
         "norms: one row per backbone"
     shell:

@@ -193,7 +193,7 @@ def norms_table(
     results: Annotated[Path, typer.Option(help="Folder of results.")] = Path("results"),
 ) -> None:
     """Write results/norms.csv and results/activation.csv from the files of each backbone."""
-    from splade_rescale.table import write_norms_tables
+    from splade_rescale.norms_table import write_norms_tables
 
     write_norms_tables(backbones, results)
 
@@ -497,8 +497,9 @@ def table(
     published: Annotated[Path | None, typer.Option(help="CSV file of published values.")] = None,
 ) -> None:
     """Put every cell of a grid into one table; print it."""
+    from splade_rescale.cells import cells_of
     from splade_rescale.config import Grid, read_experiment, validate
-    from splade_rescale.table import build_table, cells_of, format_table, write_table
+    from splade_rescale.table import build_table, format_table, write_table
 
     if (config_file is None) == (grid is None):
         raise UserError("give either CONFIG or --grid")

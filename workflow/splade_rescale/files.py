@@ -136,3 +136,19 @@ def read_json(path: str | Path) -> Any:
         raise UserError(f"{path}: no such file") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not valid JSON ({error})") from None
+
+
+def read_text_csv(path: str | Path) -> Any:
+    """Read a CSV file as a data frame, all columns as text, nothing taken for a missing value.
+
+    Raises:
+        UserError: the file is missing or is not CSV; the message names it.
+    """
+    import pandas as pd  # most users of this module do without
+
+    try:
+        return pd.read_csv(path, dtype=str, keep_default_na=False)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not a CSV file ({error})") from None

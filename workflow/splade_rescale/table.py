@@ -6,8 +6,7 @@ set, the training of a baseline, a comparison with a cell outside the grid).
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from decimal import Decimal
 from itertools import product
 from pathlib import Path
@@ -16,12 +15,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from scipy.stats import ttest_rel
 
-from splade_rescale.config import Grid
+from splade_rescale.cells import CellFiles
 from splade_rescale.errors import UserError
 from splade_rescale.files import atomic_file, read_json
-from splade_rescale.scale import AUTO, canonical_k
+from splade_rescale.published import read_published
+from splade_rescale.scale import AUTO
+from splade_rescale.significance import holm, paired_p
 
 STATUSES = ("ok", "diverged", "collapsed-zero", "collapsed-dense")
 
@@ -32,8 +32,10 @@ _VALUES = {
     "k_used": ".6g",  # differs from k where that is auto
     "delta_vs_k1": ".4f",
     "p_vs_k1": ".4g",
+    "p_holm_vs_k1": ".4g",
     "delta_vs_baseline": ".4f",
     "p_vs_baseline": ".4g",
+    "p_holm_vs_baseline": ".4g",
     "norm_before": ".4f",
     "norm_after": ".4f",
     "first_loss": ".4f",
@@ -48,90 +50,6 @@ _VALUES = {
     "docs_per_second": ".1f",  # time
 }
 _MEASURE_FORMAT = ".4f"
-_PUBLISHED_COLUMNS = ["backbone", "k", "dataset", "measure", "value", "source"]
-
-
-@dataclass(frozen=True)
-class CellFiles:
-    """A row of the table and where its files lie.
-
-    `k` (canonical text, or auto), `seed`, `model_folder` and `init_folder` are None for a baseline
-    (bm25). `corpus_folder` holds vectors and index of the corpus, which may be another data set's.
-    `measures` are the data set's, the first one the headline that is tested for significance.
-    """
-
-    dataset: str
-    measures: tuple[str, ...]
-    backbone: str
-    folder: Path
-    corpus_folder: Path
-    k: str | None = None
-    seed: int | None = None
-    model_folder: Path | None = None
-    init_folder: Path | None = None
-    arm: str = ""
-
-    @classmethod
-    def of_cell(
-        cls,
-        results: Path,
-        backbone: str,
-        k: str,
-        seed: int,
-        dataset: str,
-        measures: Sequence[str],
-        *,
-        corpus: str | None = None,
-        arm: str = "",
-    ) -> "CellFiles":
-        """The files of a cell under the results folder."""
-        scaled = (results / "arms" / arm if arm else results) / backbone / f"k{k}"
-        run = scaled / f"seed{seed}"
-        return cls(
-            dataset=dataset,
-            measures=tuple(measures),
-            backbone=backbone,
-            folder=run / dataset,
-            corpus_folder=run / (corpus or dataset),
-            arm=arm,
-            k=k,
-            seed=seed,
-            model_folder=run / "model",
-            init_folder=scaled / "init",
-        )
-
-    @classmethod
-    def of_baseline(
-        cls,
-        results: Path,
-        name: str,
-        dataset: str,
-        measures: Sequence[str],
-        *,
-        corpus: str | None = None,
-    ) -> "CellFiles":
-        """The files of a baseline without training (bm25) on a data set."""
-        return cls(
-            dataset=dataset,
-            measures=tuple(measures),
-            backbone=name,
-            folder=results / name / dataset,
-            corpus_folder=results / name / (corpus or dataset),
-        )
-
-
-def cells_of(grid: Grid, results: Path) -> list[CellFiles]:
-    """The rows of a grid, baselines included, with their files under the results folder."""
-    cells = []
-    for dataset, measures in grid.measures.items():
-        where: dict[str, Any] = {"measures": measures, "corpus": grid.corpora[dataset]}
-        for name in grid.baselines:
-            cells.append(CellFiles.of_baseline(results, name, dataset, **where))
-        for arm, models in grid.arms.items():
-            for backbone, k, seed in product(models.backbones, models.scales, models.seeds):
-                cell = CellFiles.of_cell(results, backbone, k, seed, dataset, **where, arm=arm)
-                cells.append(cell)
-    return cells
 
 
 def build_table(
@@ -148,6 +66,7 @@ def build_table(
     - `*_vs_baseline`: of the backbone `baseline` at k = 1 in the main arm, the untouched and
       known model.
 
+    `p_holm_*` is that p corrected by Holm over all comparisons of its kind on the data set.
     They are empty for the row compared with itself, and where that cell is not in `cells`.
 
     Args:
@@ -209,7 +128,7 @@ def format_table(table: pd.DataFrame) -> str:
     measures = [c for c in table.columns if _is_measure(c)]
     names = {"active_terms_q": "terms q", "active_terms_d": "terms d", "norm_after": "norm"}
     columns = ["arm", "dataset", "backbone", "k", "seed", "status", *measures]
-    columns += ["p_vs_k1", "active_terms_q", "active_terms_d", "FLOPS", "norm_after"]
+    columns += ["p_holm_vs_k1", "active_terms_q", "active_terms_d", "FLOPS", "norm_after"]
     if table["seed"].nunique() < 2:
         columns.remove("seed")
     if not table["arm"].any():
@@ -346,15 +265,11 @@ def _add_significance(
                 )
             row[f"delta_vs_{name}"] = float((ours - theirs).mean())
             row[f"p_vs_{name}"] = paired_p(ours.to_numpy(), theirs.to_numpy())
-
-
-def paired_p(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """p of the two-sided paired t-test; 1 for equal values, nan for fewer than two queries."""
-    if len(ours) < 2:
-        return math.nan
-    if np.array_equal(ours, theirs):  # t is 0 / 0
-        return 1.0
-    return float(ttest_rel(ours, theirs).pvalue)
+    for name, dataset in product(("k1", "baseline"), {cell.dataset for cell in cells}):
+        family = [r for r in rows if r["dataset"] == dataset and f"p_vs_{name}" in r]
+        corrected = holm([row[f"p_vs_{name}"] for row in family])
+        for row, p in zip(family, corrected, strict=True):
+            row[f"p_holm_vs_{name}"] = p
 
 
 def _per_query_path(cell: CellFiles) -> Path:
@@ -385,7 +300,7 @@ def _per_query(cell: CellFiles) -> pd.Series:
 def _add_published(
     cells: list[CellFiles], rows: list[dict[str, Any]], path: Path, measures: list[str]
 ) -> list[str]:
-    values = _read_published(path)
+    values = read_published(path)
     found: set[str] = set()
     for cell, row in zip(cells, rows, strict=True):
         for measure in cell.measures:
@@ -395,29 +310,6 @@ def _add_published(
                 row[f"{measure}_difference"] = row[measure] - value
                 found.add(measure)
     return [f"{m}_{kind}" for m in measures if m in found for kind in ("published", "difference")]
-
-
-def _read_published(path: Path) -> dict[tuple[str, str, str, str], float]:
-    frame = _read_text_csv(path)
-    if list(frame.columns) != _PUBLISHED_COLUMNS:
-        raise UserError(
-            f"{path}: has the columns {', '.join(frame.columns)}, "
-            f"expected {', '.join(_PUBLISHED_COLUMNS)}"
-        )
-    values: dict[tuple[str, str, str, str], float] = {}
-    for line, row in enumerate(frame.itertuples(index=False), start=2):
-        try:
-            k = canonical_k(row.k) if row.k else ""
-            value = float(row.value)
-        except (UserError, ValueError) as error:
-            raise UserError(f"{path}, line {line}: {error}") from None
-        key = (row.backbone, k, row.dataset, row.measure)
-        if not math.isfinite(value):
-            raise UserError(f"{path}, line {line}: value is {value}, expected a finite number")
-        if key in values:
-            raise UserError(f"{path}, line {line}: a second value of {', '.join(key)}")
-        values[key] = value
-    return values
 
 
 def _is_measure(column: str) -> bool:
@@ -442,47 +334,3 @@ def _as_text(table: pd.DataFrame) -> pd.DataFrame:
             for value, is_empty in zip(table[column], empty, strict=True)
         ]
     return text
-
-
-def write_norms_tables(backbones: Sequence[str], results: Path) -> None:
-    """Join the files of each backbone into results/norms.csv and results/activation.csv.
-
-    norms.csv has one row per backbone, from results/{backbone}/norms.json; activation.csv has one
-    row per backbone and k, from results/{backbone}/activation.csv.
-
-    Raises:
-        UserError: names a file that is missing or differs from the others in its columns.
-    """
-    norms, activations = [], []
-    for backbone in backbones:
-        path = results / backbone / "norms.json"
-        norms.append(read_json(path))
-        if norms[-1].keys() != norms[0].keys():
-            other = sorted(norms[-1].keys() ^ norms[0].keys())
-            raise UserError(f"{path}: its keys are not those of {backbones[0]}: {other} differ")
-        path = results / backbone / "activation.csv"
-        activations.append(_read_text_csv(path))
-        if list(activations[-1].columns) != list(activations[0].columns):
-            raise UserError(f"{path}: its columns are not those of {backbones[0]}")
-    first = ["backbone", "mean", "max", "anisotropy", "V", "d", "tied"]
-    table = pd.DataFrame(norms)
-    table.insert(0, "backbone", backbones)
-    activation = pd.concat(activations, keys=backbones, names=["backbone", None])
-    absent = [column for column in first if column not in table.columns]
-    if absent:
-        raise UserError(f"{results / backbones[0] / 'norms.json'}: has no {absent}")
-    table = table[[*first, *(c for c in table.columns if c not in first)]]
-    with atomic_file(results / "norms.csv") as temporary:
-        table.to_csv(temporary, index=False, float_format="%.6f", lineterminator="\n")
-    with atomic_file(results / "activation.csv") as temporary:
-        activation.reset_index("backbone").to_csv(temporary, index=False, lineterminator="\n")
-
-
-def _read_text_csv(path: Path) -> pd.DataFrame:
-    """All columns of a CSV file as text, nothing taken for a missing value."""
-    try:
-        return pd.read_csv(path, dtype=str, keep_default_na=False)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not a CSV file ({error})") from None
