@@ -2,10 +2,12 @@ import copy
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from splade_rescale.config import json_schemas, load_experiment, read_experiment, read_yaml
 from splade_rescale.errors import UserError
+from splade_rescale.evaluate import check_measures
 from splade_rescale.scale import canonical_k
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +51,55 @@ def test_the_embedded_configuration_is_valid():
     experiment = read_experiment(ROOT / "config" / "config.yaml", REGISTRIES)
     assert experiment.config.scales == ["1", "4", "16"]
     assert set(experiment.grid().measures) == {"pydocs", "pydocs-ood"}
+
+
+def test_the_paper_and_its_small_sister_are_valid():
+    paper = read_experiment(ROOT / "config/paper.yaml", REGISTRIES)
+    assert len(paper.config.backbones) == 7 and len(paper.config.scales) == 5
+    assert paper.corpus_of("trec-dl-2019") == paper.corpus_of("trec-dl-2020") == "msmarco-dev"
+    recipe = paper.config.train
+    assert (recipe.gpus, recipe.batch_size, recipe.accumulation) == (8, 64, 1)
+    assert (recipe.lambda_q, recipe.lambda_d, recipe.ramp) == (5e-2, 3e-3, 1 / 3)
+    small = read_experiment(ROOT / "config/small.yaml", REGISTRIES)
+    assert small.config.train.gpus == small.config.encode.gpus == 1
+    names = set(paper.config.datasets) | set(small.config.datasets)
+    assert {n for n in names if paper.datasets[n].remove_self_hits} == {
+        "arguana",
+        "quora",
+        "nanobeir-arguana",
+        "nanobeir-quora",
+    }
+
+
+def test_every_measure_of_the_registry_exists():
+    registry = read_yaml(REGISTRIES / "datasets.yaml")
+    for entry in registry.values():
+        if "measures" in entry:
+            check_measures(entry["measures"])
+
+
+def test_shards_of_the_configuration_go_before_those_of_the_registry():
+    assert load().shards("msmarco-dev") == 16
+    assert load().shards("pydocs") == 1
+    assert load(encode={"shards": 2}).shards("msmarco-dev") == 2
+    assert load(encode={"shards": 1}).shards("msmarco-dev") == 1
+
+
+def test_published_values_belong_to_the_paper_s_grid():
+    paper = read_experiment(ROOT / "config/paper.yaml", REGISTRIES)
+    table = pd.read_csv(ROOT / "config/published.csv", dtype=str, keep_default_na=False)
+    assert set(table["backbone"]) <= set(paper.config.backbones)
+    assert set(table["k"]) - {""} <= set(paper.config.scales)
+    assert set(table["dataset"]) - {""} <= {*paper.config.datasets, "beir-13"}
+    assert not table.duplicated(["backbone", "k", "dataset", "measure"]).any()
+    assert (table["value"].astype(float) >= 0).all()
+    norms = table[table["dataset"] == ""]
+    assert set(norms["measure"]) == {"norm_mean", "norm_max", "anisotropy"}
+    assert set(norms["backbone"]) == set(paper.config.backbones)
+    for (slug, measure), rows in table[~table["dataset"].isin(["", "beir-13"])].groupby(
+        ["dataset", "measure"]
+    ):
+        assert measure in paper.datasets[slug].measures, rows
 
 
 @pytest.mark.parametrize(

@@ -283,8 +283,10 @@ class Experiment(NamedTuple):
         return getattr(self.datasets[dataset], "corpus_from", None) or dataset
 
     def shards(self, dataset: str) -> int:
-        """Corpus shards of a data set."""
-        return self.datasets[dataset].shards or self.config.encode.shards
+        """Corpus shards of a data set: what the configuration says goes before the registry."""
+        encode = self.config.encode
+        own = None if "shards" in encode.model_fields_set else self.datasets[dataset].shards
+        return own or encode.shards
 
 
 def _has_train(entry: Any) -> bool:

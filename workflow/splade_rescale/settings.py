@@ -101,7 +101,11 @@ class EncodeSettings(Settings):
     max_terms: int = Field(
         4096, ge=1, description="most terms kept per text, by weight; cut texts are counted"
     )
-    shards: int = Field(1, ge=1, description="corpus shards, each a job of its own")
+    shards: int = Field(
+        1,
+        ge=1,
+        description="corpus shards, each a job of its own; if unset, as the data set's entry says",
+    )
     precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16 runs under autocast")
     gpus: int = Field(0, ge=0, le=1, description="GPUs an encoding job asks for; 0 uses the CPU")
 
@@ -138,7 +142,7 @@ class DatasetEntry(Settings):
     remove_self_hits: bool = Field(
         False, description="drop hits whose doc_id equals the query_id (ArguAna, Quora)"
     )
-    shards: int | None = Field(None, ge=1, description="corpus shards, overriding encode.shards")
+    shards: int | None = Field(None, ge=1, description="corpus shards where encode.shards is unset")
 
 
 class PydocsDataset(DatasetEntry):
