@@ -180,8 +180,10 @@ def test_qrels_table_without_scores_lists_what_is_relevant(tmp_path):
         (["q1\td1\t1", "q1\td2\t" + "9" * 30], r":2: relevance must be a whole number"),
         (["corpus-id\tquery-id\tscore"], r":1: query 'corpus-id' is not among the queries"),
         (["q1\td1\t1", "q9\td1\t1"], r":2: query 'q9' is not among the queries"),
-        (["q1\td1\t1", "q1\td1\t1"], r":2: duplicate judgement of .*'d1', first .*test\.tsv:1$"),
-        (["q1\td1\t1", "q1\td1\t0"], r":2: duplicate judgement"),
+        (
+            ["q1\td1\t1", "q1\td1\t0"],
+            r":2: relevance 0 of document 'd1' .* contradicts relevance 1 at .*test\.tsv:1$",
+        ),
         (["q1\td1\t1", "q1 0 d2 1"], r":2: found 'q1 0 d2 1', expected 3 columns between tabs"),
         (["q1\td1\t1", "\td2\t1"], r":2: found .* expected 3 columns"),
         (["q1 0 d1 1", "q1 0 d2"], r":2: found 'q1 0 d2', expected 4 columns"),
@@ -192,6 +194,11 @@ def test_qrels_table_without_scores_lists_what_is_relevant(tmp_path):
 def test_bad_qrels_are_refused_with_their_line(tmp_path, lines, message):
     with pytest.raises(UserError, match=rf"test\.tsv{message}"):
         qrels_of(tmp_path, *lines)
+
+
+def test_a_repeated_judgement_counts_once(tmp_path):
+    read = qrels_of(tmp_path, "q1\td1\t1", "q1\td2\t0", "q1\td1\t+1")
+    assert read == [("q1", "d1", 1), ("q1", "d2", 0)]
 
 
 def test_a_score_missing_in_one_json_line_is_refused(tmp_path):
@@ -312,6 +319,14 @@ def test_ambiguous_or_missing_files_are_refused(folder, function):
     for name in ("nowhere", "~nobody-by-this-name/data"):
         with pytest.raises(UserError, match=rf"{name}: no such folder; expected .* BEIR layout"):
             function(PathDataset(source="path", path=name))
+
+
+def test_a_folder_may_lie_in_the_home_folder(folder, monkeypatch):
+    write_lines(folder / "qrels.trec", ["q1 0 d 1"])
+    monkeypatch.setenv("HOME", str(folder.parent))
+    entry = PathDataset(source="path", path=f"~/{folder.name}")
+    check_folder(entry)
+    assert rows(read_folder(entry).tables["corpus"])[0]["doc_id"] == "1"
 
 
 @pytest.mark.parametrize("train", [None, "title", "pairs.jsonl"])

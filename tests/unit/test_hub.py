@@ -68,8 +68,9 @@ def test_a_data_set_in_parquet_shards(repository):
     for shard, names in [(1, ["007", "c"]), (0, ["a b", "é"])]:
         columns = {"_id": names, "title": [None, "t"], "text": ["x", "y"], "meta": [{"u": 1}] * 2}
         add(f"corpus/test-{shard}.parquet", pa.table(columns))
-    add("queries/test.parquet", pa.table({"_id": [1, 2], "text": ["q", "r"]}))
-    add("qrels/test.parquet", pa.table({"query-id": [1], "corpus-id": ["007"], "score": [2]}))
+    add("queries/test.parquet", pa.table({"_id": [1, 2, 3], "text": ["q", "r", "s"]}))
+    judged = {"query-id": [3, 1], "corpus-id": ["007", "gone"], "score": [2, 0]}
+    add("qrels/test.parquet", pa.table(judged))
     add("corpus/train.parquet", pa.table({"nothing": [1]}))
     entry = HubDataset(
         source="hub",
@@ -80,8 +81,12 @@ def test_a_data_set_in_parquet_shards(repository):
     read, provenance = tables(entry)
     assert [row["doc_id"] for row in read["corpus"]] == ["a b", "é", "007", "c"]
     assert [row["title"] for row in read["corpus"]] == ["", "t", "", "t"]
-    assert read["queries"] == [{"query_id": "1", "text": "q"}, {"query_id": "2", "text": "r"}]
-    assert read["qrels"] == [{"query_id": "1", "doc_id": "007", "relevance": 2}]
+    # The second query belongs to another split: nothing judges it.
+    assert read["queries"] == [{"query_id": "1", "text": "q"}, {"query_id": "3", "text": "s"}]
+    assert read["qrels"] == [
+        {"query_id": "3", "doc_id": "007", "relevance": 2},
+        {"query_id": "1", "doc_id": "gone", "relevance": 0},
+    ]
     assert provenance["hub"]["corpus"] == {
         "id": "someone/data",
         "commit": COMMIT,
@@ -218,6 +223,16 @@ def test_what_the_client_raises_is_explained(raised, message):
         explained("a/b", "v1"),
     ):
         raise raised
+
+
+def test_the_reason_is_the_first_line_of_the_cause():
+    error = errors.LocalEntryNotFoundError("An error happened; read the docs")
+    error.__cause__ = ConnectError("no route to host\nand more")
+    with (
+        pytest.raises(UserError, match=r"network, proxy and HF_ENDPOINT \(no route to host\)$"),
+        explained("a/b", "v1"),
+    ):
+        raise error
 
 
 def test_offline_without_a_cache(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from splade_rescale.errors import UserError
 from splade_rescale.rows import BATCH_ROWS, Rows, place, read_lines, stem
@@ -141,7 +142,7 @@ def _judgements_in_rows(path: Path) -> Iterator[tuple[int, str, str, Any]]:
 
 
 def _judgements(files: Iterable[Path], queries: set[str]) -> Iterator[tuple[str, str, int]]:
-    seen: dict[tuple[str, str], str] = {}
+    seen: dict[tuple[str, str], tuple[str, int]] = {}
     for path in files:
         rows = path.suffix == ".parquet" or stem(path).endswith(".jsonl")
         for number, query, document, score in (
@@ -150,13 +151,17 @@ def _judgements(files: Iterable[Path], queries: set[str]) -> Iterator[tuple[str,
             where = place(path, number)
             if query not in queries:
                 raise UserError(f"{where}: query {query!r} is not among the queries")
-            if first := seen.get((query, document)):
-                raise UserError(
-                    f"{where}: duplicate judgement of query {query!r} and document {document!r}, "
-                    f"first found at {first}"
-                )
-            seen[query, document] = where
-            yield query, document, _relevance(where, score)
+            relevance = _relevance(where, score)
+            if known := seen.get((query, document)):
+                first, value = known
+                if value != relevance:
+                    raise UserError(
+                        f"{where}: relevance {relevance} of document {document!r} for query "
+                        f"{query!r} contradicts relevance {value} at {first}"
+                    )
+                continue
+            seen[query, document] = where, relevance
+            yield query, document, relevance
 
 
 def read_qrels(files: Iterable[Path], queries: set[str]) -> Iterator[pa.RecordBatch]:
@@ -168,8 +173,9 @@ def read_qrels(files: Iterable[Path], queries: set[str]) -> Iterator[pa.RecordBa
         queries: the known query ids.
 
     Raises:
-        UserError: naming file and line: a query that is not among `queries`, a judgement seen
-            before, a relevance that is not whole, a wrong number of columns.
+        UserError: naming file and line: a query that is not among `queries`, a judgement that
+            contradicts an earlier one (a repeated one counts once), a relevance that is not whole,
+            a wrong number of columns.
     """
     return _batches(_judgements(files, queries), SCHEMAS["qrels"])
 
@@ -223,16 +229,35 @@ def read_titles(files: Iterable[Path]) -> Iterator[pa.RecordBatch]:
 
 
 def judged_tables(
-    corpus: Iterable[Path], queries: Iterable[Path], qrels: Iterable[Path]
+    corpus: Iterable[Path],
+    queries: Iterable[Path],
+    qrels: Iterable[Path],
+    *,
+    only_judged: bool = False,
 ) -> dict[str, Batches]:
-    """The three tables of an evaluation; queries are read at once, the others as they are used."""
+    """The three tables of an evaluation; queries are read at once, the others as they are used.
+
+    Args:
+        corpus: files of `read_corpus`.
+        queries: files of `read_queries`.
+        qrels: files of `read_qrels`.
+        only_judged: leave out queries without a judgement, where the files hold the queries of
+            all splits (MS MARCO: 509,962, of which 6,980 are judged in the dev split).
+    """
     query_batches = list(read_queries(queries))
     known = {query for batch in query_batches for query in batch.column("query_id").to_pylist()}
-    return {
-        "corpus": read_corpus(corpus),
-        "queries": query_batches,
-        "qrels": read_qrels(qrels, known),
-    }
+    judgements: Batches = read_qrels(qrels, known)
+    if only_judged:
+        judgements = list(judgements)
+        judged = pa.array(
+            {query for batch in judgements for query in batch.column("query_id").to_pylist()},
+            pa.string(),
+        )
+        query_batches = [
+            batch.filter(pc.is_in(batch.column("query_id"), value_set=judged))
+            for batch in query_batches
+        ]
+    return {"corpus": read_corpus(corpus), "queries": query_batches, "qrels": judgements}
 
 
 def _one_of(folder: Path, names: list[str], wanted: str) -> Path:

@@ -139,6 +139,8 @@ def _data_files(wanted: HubFiles) -> tuple[list[Path], dict[str, Any]]:
 def read_dataset(entry: HubDataset) -> Parts:
     """The tables of a hub data set; provenance has the commit and the files of each part.
 
+    Queries without a judgement are left out: repositories hold the queries of all splits.
+
     Raises:
         UserError: as `snapshot` does, and (when the tables are used) as the readers of beir.py do.
     """
@@ -150,7 +152,9 @@ def read_dataset(entry: HubDataset) -> Parts:
     files = {part: paths for part, (paths, _) in parts.items()}
     tables: dict[str, Batches] = {}
     if entry.queries is not None:
-        tables |= judged_tables(files.get("corpus", []), files["queries"], files["qrels"])
+        tables |= judged_tables(
+            files.get("corpus", []), files["queries"], files["qrels"], only_judged=True
+        )
         if entry.corpus_from is not None:
             del tables["corpus"]
     if entry.train is not None:
