@@ -2,15 +2,13 @@ import pytest
 import torch
 from splade_rescale.head import is_tied, load_masked_lm, load_tokenizer, untie
 from splade_rescale.splade import Splade
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM, DistilBertForMaskedLM
 
 TEXTS = ["the cat eats a fish", "", "dog", "one two three trees over the slow old river in paper"]
 LENGTHS = {"query_length": 6, "document_length": 9}
 
 
 def plain(model, batch):
-    if model.config.model_type in ("distilbert", "modernbert"):
-        batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
     logits = model(**batch).logits.masked_fill(~batch["attention_mask"].bool()[..., None], -1e9)
     return torch.log1p(torch.relu(logits.max(dim=1).values))
 
@@ -28,6 +26,7 @@ def test_weights_and_gradients_are_those_of_the_logits(
     if not tied:
         untie(model)
     batch = tokens(tiny_tokenizer)
+    batch["token_type_ids"][:, 2:] = 1  # not what the model takes when it is given none
     results = []
     for function in (Splade(model), lambda **x: plain(model, x)):
         model.zero_grad()
@@ -38,6 +37,21 @@ def test_weights_and_gradients_are_those_of_the_logits(
     assert results[0][0].any()
     torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-3)
     assert is_tied(model) is tied
+
+
+def test_what_the_model_does_not_take_is_left_out(tiny_masked_lm, tiny_tokenizer):
+    class Strict(DistilBertForMaskedLM):
+        """Without **kwargs, as models that come with code of their own often are."""
+
+        def forward(self, input_ids, attention_mask=None):
+            return super().forward(input_ids=input_ids, attention_mask=attention_mask)
+
+    model = tiny_masked_lm("distilbert")
+    batch = tokens(tiny_tokenizer)
+    assert "token_type_ids" in batch
+    expected = Splade(model)(**batch)
+    model.__class__ = Strict
+    torch.testing.assert_close(Splade(model)(**batch), expected)
 
 
 @pytest.mark.parametrize("architecture", ["bert", "modernbert"])
