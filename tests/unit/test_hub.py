@@ -4,9 +4,11 @@ import huggingface_hub
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from httpx2 import ConnectError, Request, Response
 from huggingface_hub import constants, errors
 from huggingface_hub.utils import filter_repo_objects
+from safetensors.torch import load_file
 from splade_rescale import hub
 from splade_rescale.errors import UserError
 from splade_rescale.hub import (
@@ -197,6 +199,61 @@ def test_a_checkpoint_is_copied_as_plain_files_without_pickles_or_untrusted_code
     assert not any(path.is_symlink() for path in out.iterdir())
     assert (out / "config.json").read_text() == "config.json"
     assert calls[0][1]["repo_type"] == "model"
+
+
+def pickled(add, folder, name, content):
+    torch.save(content, folder / "pickle")
+    (folder / name).unlink(missing_ok=True)
+    add(name, "")
+    (folder / name).write_bytes((folder / "pickle").read_bytes())
+    (folder / "pickle").unlink()
+
+
+def test_pickled_weights_become_safetensors_where_there_are_no_others(repository, tmp_path):
+    folder, add, _ = repository
+    shared = torch.arange(6.0).view(2, 3)
+    first = {"embeddings.weight": shared, "decoder.weight": shared}
+    pickled(add, folder, "pytorch_model-00001-of-00002.bin", first)
+    pickled(add, folder, "pytorch_model-00002-of-00002.bin", {"decoder.bias": shared[:, 1]})
+    for name in ("config.json", "pytorch_model.bin.index.json", "training_args.bin"):
+        add(name, name)
+    entry = HubBackbone(source="hub", id="a/b")
+    (tmp_path / "out").mkdir()
+    provenance = download_checkpoint(entry, tmp_path / "out", ("*.json", "*.safetensors"))
+    found = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert found == ["config.json", "model.safetensors"]
+    weights = load_file(tmp_path / "out/model.safetensors")
+    assert set(weights) == {"embeddings.weight", "decoder.weight", "decoder.bias"}
+    assert torch.equal(weights["decoder.weight"], shared)
+    assert torch.equal(weights["decoder.bias"], torch.tensor([1.0, 4.0]))
+    assert provenance["files"][2] == "pytorch_model-00002-of-00002.bin"
+
+
+class Harmful:
+    def __reduce__(self):
+        return print, ("code of a pickle is run",)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"weight": Harmful()}, "cannot be read as pickled weights; damaged, or it asks for code"),
+        ([torch.ones(1)], "expected tensors by name, found list"),
+        ({"step": 3}, "expected tensors by name, found dict"),
+        (None, "cannot be read as pickled weights"),
+    ],
+)
+def test_pickles_run_no_code(repository, tmp_path, capsys, content, message):
+    folder, add, _ = repository
+    add("config.json", "{}")
+    pickled(add, folder, "pytorch_model.bin", content)
+    if content is None:
+        path = folder / "pytorch_model.bin"
+        path.write_bytes(path.read_bytes()[:-200])
+    (tmp_path / "out").mkdir()
+    with pytest.raises(UserError, match=rf"pytorch_model\.bin: {message}"):
+        download_checkpoint(HubBackbone(source="hub", id="a/b"), tmp_path / "out", ("*.json",))
+    assert "code of a pickle" not in capsys.readouterr().out
 
 
 def http_error(kind, status):

@@ -22,6 +22,8 @@ from splade_rescale.errors import UserError
 from splade_rescale.schemas import Batches, Parts
 from splade_rescale.settings import HubBackbone, HubDataset, HubFiles
 
+_PICKLED = "pytorch_model*.bin"
+
 
 class Snapshot(NamedTuple):
     """Files of a repository at one commit, in the hub's cache (there they may be links)."""
@@ -167,19 +169,34 @@ def download_checkpoint(
 ) -> dict[str, Any]:
     """Put a repository's files that match `patterns` into the existing `folder`, as plain files.
 
-    The repository's own code comes along only where the entry trusts it.
+    The repository's own code comes along only where the entry trusts it. Where it has no
+    safetensors, its pickled weights become a model.safetensors, without running any code.
 
     Returns:
         provenance: commit and files.
 
     Raises:
-        UserError: as `snapshot` does.
+        UserError: as `snapshot` and `pickled.convert` do.
     """
     patterns += ("*.py",) if entry.trust_remote_code else ()
-    # Subfolders hold other formats (onnx, coreml) of the same weights.
-    found = snapshot(entry.id, entry.revision, patterns, kind="model", ignore=("*/*",))
+
+    def fetch(*more: str) -> Snapshot:
+        # Subfolders hold other formats (onnx, coreml) of the same weights.
+        wanted = patterns + more
+        return snapshot(entry.id, entry.revision, wanted, kind="model", ignore=("*/*",))
+
+    found, pickles = fetch(), []
+    if not any(name.endswith(".safetensors") for name in found.files):
+        found = fetch(_PICKLED)
+        pickles = sorted(filter_repo_objects(found.files, allow_patterns=_PICKLED))
+    if pickles:
+        from splade_rescale.pickled import convert
+
+        convert([found.folder / name for name in pickles], folder / "model.safetensors")
     for name in found.files:
-        shutil.copyfile(found.folder / name, folder / name)
+        # The index of pickled shards would be of no use to what is one file now.
+        if name not in pickles and not name.endswith(".bin.index.json"):
+            shutil.copyfile(found.folder / name, folder / name)
     return {"commit": found.commit, "files": found.files}
 
 
