@@ -19,6 +19,7 @@ include: "workflow/rules/index.smk"
 include: "workflow/rules/search.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/table.smk"
+include: "workflow/rules/paper.smk"
 
 
 rule all:

@@ -32,6 +32,7 @@ except UserError as error:
     raise WorkflowError(f"The configuration cannot be used.\n{error}") from None
 
 cfg = experiment.config
+PUBLISHED = os.path.relpath(Path(workflow.basedir) / "config" / "published.csv")
 ROOT = "results/{arm}{backbone}/k{k}/seed{seed}"
 CELL = "{arm}{backbone}-k{k}-seed{seed}"
 ARMS = {f"arms/{name}/" if name else "": experiment.arm(name) for name in ("", *cfg.arms)}

@@ -18,6 +18,7 @@ def table_input(wildcards):
         "models": [],
         "inits": [],
         "norms": ["results/norms.csv", "results/activation.csv"],
+        "published": PUBLISHED,
     }
     kinds = ["metrics.json", "per_query.parquet", "sparsity.json"]
     for arm, grid in ARMS.items():
@@ -50,4 +51,5 @@ rule table:
     message:
         "table: one row per cell"
     shell:
-        "splade-rescale table --grid {params.grid:q} --out {output:q} > {log:q} 2>&1"
+        "splade-rescale table --grid {params.grid:q} --out {output:q}"
+        " --published {input.published:q} > {log:q} 2>&1"

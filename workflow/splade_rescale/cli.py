@@ -485,6 +485,19 @@ def sparsity(
     write_json(out, run(queries, corpus, quantization))
 
 
+def _grid(config_file: Path | None, grid: str | None, registries: Path) -> Any:
+    from splade_rescale.config import Grid, read_experiment, validate
+
+    if (config_file is None) == (grid is None):
+        raise UserError("give either CONFIG or --grid")
+    if config_file is not None:
+        return read_experiment(config_file, registries).grid()
+    try:
+        return validate(Grid, json.loads(grid or ""), "--grid")
+    except json.JSONDecodeError as error:
+        raise UserError(f"--grid: not valid JSON ({error})") from None
+
+
 @app.command()
 def table(
     config_file: Annotated[
@@ -498,21 +511,44 @@ def table(
 ) -> None:
     """Put every cell of a grid into one table; print it."""
     from splade_rescale.cells import cells_of
-    from splade_rescale.config import Grid, read_experiment, validate
     from splade_rescale.table import build_table, format_table, write_table
 
-    if (config_file is None) == (grid is None):
-        raise UserError("give either CONFIG or --grid")
-    if config_file is not None:
-        chosen = read_experiment(config_file, registries).grid()
-    else:
-        chosen = validate(Grid, json.loads(grid or ""), "--grid")
+    chosen = _grid(config_file, grid, registries)
     frame = build_table(
         cells_of(chosen, results), baseline=chosen.baseline_backbone, published=published
     )
     if out is not None:
         write_table(frame, out)
     typer.echo(format_table(frame))
+
+
+@app.command()
+def paper(
+    config_file: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG]", help="Configuration whose cells are read.")
+    ] = None,
+    grid: Annotated[str | None, typer.Option(help="The cells as JSON, instead of CONFIG.")] = None,
+    registries: Annotated[Path, typer.Option(help="Folder of the registries.")] = Path("config"),
+    results: Annotated[Path, typer.Option(help="Folder of results.")] = Path("results"),
+    published: Annotated[Path, typer.Option(help="CSV file of published values.")] = Path(
+        "config/published.csv"
+    ),
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("results/paper"),
+    settings: SettingsText = None,
+) -> None:
+    """Write the paper's tables and figures from results/table.csv and the training logs."""
+    from splade_rescale.cells import cells_of
+    from splade_rescale.paper_files import write_paper
+    from splade_rescale.settings import PaperSettings
+
+    chosen = _grid(config_file, grid, registries)
+    write_paper(
+        cells_of(chosen, results),
+        results,
+        published,
+        out,
+        _settings(PaperSettings, settings),
+    )
 
 
 @config.command("check")

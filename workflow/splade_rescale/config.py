@@ -23,6 +23,7 @@ from splade_rescale.settings import (
     HubDataset,
     IndexSettings,
     NormsSettings,
+    PaperSettings,
     PathDataset,
     PretrainBackbone,
     PydocsDataset,
@@ -97,6 +98,7 @@ class Config(Settings):
     index: IndexSettings = IndexSettings()
     search: SearchSettings = SearchSettings()
     bm25: Bm25Settings = Bm25Settings()
+    paper: PaperSettings = PaperSettings()
 
 
 class ArmGrid(Settings):

@@ -131,6 +131,21 @@ class Bm25Settings(Settings):
     b: float = Field(0.4, ge=0, le=1, description="length normalisation")
 
 
+class PaperSettings(Settings):
+    """The paper's tables and figures."""
+
+    tolerance: float = Field(
+        0.01, ge=0, description="largest difference of a measure that counts as reproduced"
+    )
+    norm_tolerance: float = Field(
+        0.01, ge=0, description="the same for norms, relative to the published value"
+    )
+    partial_means: bool = Field(
+        False,
+        description="take the mean over BEIR of the data sets that are there, and say how many",
+    )
+
+
 class DatasetEntry(Settings):
     """What all data sets of the registry have in common."""
 
