@@ -81,15 +81,16 @@ class Workflow:
         ]
         return [*snakemake, "--directory", ".", "--configfile", "mini.yaml", *arguments]
 
+    @property
+    def environment(self) -> dict[str, str]:
+        own = {"OMP_WAIT_POLICY": "passive", "PYTHONPATH": str(self.project / "workflow")}
+        return {**os.environ, **own}
+
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
         done = subprocess.run(
             self.command(*arguments),
             cwd=self.folder,
-            env={
-                **os.environ,
-                "OMP_WAIT_POLICY": "passive",
-                "PYTHONPATH": str(self.project / "workflow"),
-            },
+            env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -132,7 +132,7 @@ def scores(table: pd.DataFrame, settings: PaperSettings) -> pd.DataFrame:
             known = cells[measure].dropna() if measure in cells else pd.Series(dtype=float)
             group = NAMES.get(dataset, (dataset,))
             row[column], missing = mean_of(known, group, partial=settings.partial_means)
-            notes += _notes(dataset, group, missing)
+            notes += _notes(dataset if len(group) > 1 else column, group, missing)
         row["status"] = ", ".join(dict.fromkeys(cells["status"]))
         row["FLOPS"] = cells["FLOPS"].get("msmarco-dev", math.nan)
         row["missing"] = "; ".join(notes)
@@ -141,12 +141,12 @@ def scores(table: pd.DataFrame, settings: PaperSettings) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).fillna({"arm": ""})
 
 
-def _notes(dataset: str, group: Sequence[str], missing: list[str]) -> list[str]:
+def _notes(name: str, group: Sequence[str], missing: list[str]) -> list[str]:
     if not missing:
         return []
     if len(group) == 1:
-        return [dataset]
-    return [f"{dataset}: {len(group) - len(missing)} of {len(group)}, no {', '.join(missing)}"]
+        return [name]
+    return [f"{name}: {len(group) - len(missing)} of {len(group)}, no {', '.join(missing)}"]
 
 
 def table2(table: pd.DataFrame, published: Published, settings: PaperSettings) -> pd.DataFrame:
