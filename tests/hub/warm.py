@@ -1,0 +1,147 @@
+"""Jobs forked from a process that has the libraries loaded.
+
+A rehearsal is some 1,500 small jobs, of which torch and transformers would take four seconds each
+to import. The command `splade-rescale` that the jobs call is the product's own all the same: here
+it is a few lines that hand arguments, folder, environment and output to a server, which forks and
+calls `splade_rescale.cli.main`.
+"""
+
+import array
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+CLIENT = """#!{python} -IS
+import array, json, os, socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.connect({address!r})
+request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+streams = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]
+server.sendmsg([len(request).to_bytes(4, "big")], streams)
+server.sendall(request)
+sys.exit(int(server.recv(16) or 3))
+"""
+
+
+@contextmanager
+def warm_commands(variables: dict[str, str]) -> Iterator[str]:
+    """Yield a Python beside which `splade-rescale` is such a client.
+
+    Args:
+        variables: environment of the server, as libraries read some of it when they are loaded.
+    """
+    with tempfile.TemporaryDirectory(prefix="warm-") as name:
+        folder = Path(name)
+        address = str(folder / "socket")
+        python = _environment(folder)
+        client = folder / "bin" / "splade-rescale"
+        client.write_text(CLIENT.format(python=sys.executable, address=address))
+        client.chmod(0o755)
+        server = subprocess.Popen(
+            [sys.executable, __file__, address],
+            env=variables,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert server.stdout is not None
+            if server.stdout.readline() != "ready\n":
+                raise RuntimeError("the server of warm commands did not start")
+            yield str(python)
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def _environment(folder: Path) -> Path:
+    """A virtual environment with the packages of this one and commands of its own."""
+    shutil.copyfile(Path(sys.prefix) / "pyvenv.cfg", folder / "pyvenv.cfg")
+    (folder / "bin").mkdir()
+    (folder / "lib").symlink_to(Path(sys.prefix) / "lib")
+    python = folder / "bin" / "python"
+    python.symlink_to(os.path.realpath(sys.executable))
+    return python
+
+
+def serve(address: str) -> None:
+    """Fork a command for each connection, for ever."""
+    import datasets  # noqa: F401
+    import splade_rescale.encode
+    import splade_rescale.evaluate
+    import splade_rescale.hub
+    import splade_rescale.index
+    import splade_rescale.search
+    import splade_rescale.train  # noqa: F401
+    import transformers
+    from splade_rescale import cli
+
+    for architecture in ("Bert", "DistilBert", "Albert", "Roberta", "ModernBert", "Gte"):
+        getattr(transformers, f"{architecture}ForMaskedLM")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen(64)
+    print("ready", flush=True)
+    while True:
+        connection, _ = listener.accept()
+        # Two forks: the job's parent waits for it, and nobody must wait for that parent.
+        if os.fork() == 0:
+            listener.close()
+            if os.fork() == 0:
+                _answer(connection, cli.main)
+            os._exit(0)
+        connection.close()
+        os.wait()
+
+
+def _answer(connection: socket.socket, command) -> None:
+    """Run one command in a child and tell its exit status."""
+    head, streams, _, _ = connection.recvmsg(4, socket.CMSG_SPACE(3 * 4))
+    descriptors = array.array("i", streams[0][2])
+    length, request = int.from_bytes(head, "big"), b""
+    while len(request) < length:
+        request += connection.recv(length - len(request))
+    child = os.fork()
+    if child == 0:
+        connection.close()
+        _become(json.loads(request), descriptors)
+        os._exit(_run(command))
+    _, status = os.waitpid(child, 0)
+    connection.sendall(str(os.waitstatus_to_exitcode(status) % 256).encode())
+    os._exit(0)
+
+
+def _become(request: list, descriptors: array.array) -> None:
+    arguments, folder, variables = request
+    for target, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, target)
+        os.close(descriptor)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.argv = ["splade-rescale", *arguments]
+
+
+def _run(command) -> int:
+    try:
+        command()
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        status = 2
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    return status
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
