@@ -299,6 +299,10 @@ def test_same_seed_gives_the_same_bytes(init, pairs, run):
     first = run(init, pairs(), "first", max_steps=4)
     assert run(init, pairs(), "second", max_steps=4).same_as(first)
     assert run(init, pairs(), "other", seed=2, max_steps=4).weights != first.weights
+    # The order of equal rows does not matter, but dropout does.
+    equal = pairs(query=["small dog"] * 12, positive=["a dog runs"] * 12)
+    losses = [run(init, equal, f"dropout{seed}", seed, max_steps=1).json for seed in (1, 2)]
+    assert abs(losses[0]["first_loss"] - losses[1]["first_loss"]) > 1e-3
 
 
 def test_head_times_16_over_16_trains_bit_for_bit_the_same(tiny_checkpoint, pairs, run, tmp_path):
@@ -331,6 +335,24 @@ def test_divergence_keeps_the_last_finite_weights(init, pairs, run):
     assert "NaN" not in (trained.out / "train.json").read_text()
     for name, saved in load_file(trained.out / "model.safetensors").items():
         assert torch.equal(saved, load_file(init / "model.safetensors")[name]), name
+
+
+def test_divergence_after_some_steps(init, pairs, run, tmp_path, monkeypatch):
+    last_good = {}
+
+    def burst(queries, documents, settings, step, *other):
+        loss, measures = objective(queries, documents, settings, step, *other)
+        if step == 3:  # with the weights of three updates, which stand in this checkpoint
+            last_good.update(load_file(tmp_path / "ckpt" / "checkpoint-3" / "weights.safetensors"))
+        if step == 4:
+            loss, measures["loss"] = loss * math.nan, measures["loss"] * math.nan
+        return loss, measures
+
+    monkeypatch.setattr("splade_rescale.train.objective", burst)
+    trained = run(init, pairs(), max_steps=8, save_steps=3, warmup=0)
+    assert (trained.json["status"], trained.json["stopped_at"]) == ("diverged", 4)
+    for name, saved in load_file(trained.out / "model.safetensors").items():
+        assert torch.equal(saved, last_good[f"splade.model.{name}"]), name
 
 
 def test_divergence_in_the_first_step(init, pairs, run):
@@ -466,6 +488,18 @@ def test_divergence_right_after_resuming(init, pairs, run, kill_at, monkeypatch)
     whole = run(init, pairs(), "whole", **options)
     assert whole.json["status"] == "diverged"
     kill_at(1)
+    with pytest.raises(Killed):
+        run(init, pairs(), "resumed", **options)
+    monkeypatch.undo()
+    assert run(init, pairs(), "resumed", **options).same_as(whole)
+
+
+def test_steps_without_terms_are_counted_over_a_kill(init, pairs, run, kill_at, monkeypatch):
+    options = {"max_steps": 20, "save_steps": 1, "collapse_patience": 5}
+    quiet(init, -100)
+    whole = run(init, pairs(), "whole", **options)
+    assert whole.json["stopped_at"] == 5
+    kill_at(3)
     with pytest.raises(Killed):
         run(init, pairs(), "resumed", **options)
     monkeypatch.undo()
