@@ -46,7 +46,7 @@ CUTS = {
         "precision": "fp32",
         "gpus": 0,
     },
-    "norms": {"texts": 16, "batch_size": 8, "anisotropy_pairs": 1000},
+    "norms": {"texts": 16, "batch_size": 8},
 }
 
 

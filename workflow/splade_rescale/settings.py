@@ -26,10 +26,7 @@ class NormsSettings(Settings):
     batch_size: int = Field(
         32, ge=2, description="in-batch size of the initial contrastive loss and scores"
     )
-    anisotropy_pairs: int = Field(
-        100_000, ge=1, description="random row pairs in the estimate of mean pairwise cosine"
-    )
-    seed: int = Field(0, ge=0, description="seed of both samples")
+    seed: int = Field(0, ge=0, description="seed of the sample")
 
 
 class RescaleSettings(Settings):
