@@ -10,6 +10,7 @@ if not workflow.overwrite_configfiles:
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/functions.smk"
 include: "workflow/rules/download.smk"
 include: "workflow/rules/norms.smk"
 include: "workflow/rules/rescale.smk"

@@ -115,8 +115,9 @@ def rehearse(
             # Each JVM lives for a second
             JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         )
-        python = stack.enter_context(warm_commands(variables)) if warm else sys.executable
-        command = [python, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
+        if warm:
+            variables = stack.enter_context(warm_commands(variables))
+        command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
         command += ["--directory", ".", "--configfile", "rehearsal.yaml", "--cores", str(cores)]
         command += ["--scheduler", "greedy"]
         return subprocess.run(

@@ -1,15 +1,14 @@
 """Jobs forked from a process that has the libraries loaded.
 
 A rehearsal is some 1,500 small jobs, of which torch and transformers would take four seconds each
-to import. The command `splade-rescale` that the jobs call is the product's own all the same: here
-it is a few lines that hand arguments, folder, environment and output to a server, which forks and
-calls `splade_rescale.cli.main`.
+to import. What `python -m splade_rescale` does is the product's own all the same: here it is a few
+lines that hand arguments, folder, environment and output to a server, which forks and calls
+`splade_rescale.cli.main`.
 """
 
 import array
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -19,8 +18,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-CLIENT = """#!{python} -IS
-import array, json, os, socket, sys
+import splade_rescale
+
+# Found before the package, whose modules it has all the same.
+PACKAGE = """__path__.append({package!r})
+"""
+CLIENT = """import array, json, os, socket, sys
 server = socket.socket(socket.AF_UNIX)
 server.connect({address!r})
 request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
@@ -32,8 +35,8 @@ sys.exit(int(server.recv(16) or 3))
 
 
 @contextmanager
-def warm_commands(variables: dict[str, str]) -> Iterator[str]:
-    """Yield a Python beside which `splade-rescale` is such a client.
+def warm_commands(variables: dict[str, str]) -> Iterator[dict[str, str]]:
+    """Yield an environment in which `python -m splade_rescale` is such a client.
 
     Args:
         variables: environment of the server, as libraries read some of it when they are loaded.
@@ -41,10 +44,11 @@ def warm_commands(variables: dict[str, str]) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="warm-") as name:
         folder = Path(name)
         address = str(folder / "socket")
-        python = _environment(folder)
-        client = folder / "bin" / "splade-rescale"
-        client.write_text(CLIENT.format(python=sys.executable, address=address))
-        client.chmod(0o755)
+        client = folder / "splade_rescale"
+        client.mkdir()
+        package = str(Path(splade_rescale.__file__).parent)
+        (client / "__init__.py").write_text(PACKAGE.format(package=package))
+        (client / "__main__.py").write_text(CLIENT.format(address=address))
         server = subprocess.Popen(
             [sys.executable, __file__, address],
             env=variables,
@@ -55,20 +59,10 @@ def warm_commands(variables: dict[str, str]) -> Iterator[str]:
             assert server.stdout is not None
             if server.stdout.readline() != "ready\n":
                 raise RuntimeError("the server of warm commands did not start")
-            yield str(python)
+            yield {**variables, "PYTHONPATH": name}
         finally:
             server.terminate()
             server.wait()
-
-
-def _environment(folder: Path) -> Path:
-    """A virtual environment with the packages of this one and commands of its own."""
-    shutil.copyfile(Path(sys.prefix) / "pyvenv.cfg", folder / "pyvenv.cfg")
-    (folder / "bin").mkdir()
-    (folder / "lib").symlink_to(Path(sys.prefix) / "lib")
-    python = folder / "bin" / "python"
-    python.symlink_to(os.path.realpath(sys.executable))
-    return python
 
 
 def serve(address: str) -> None:

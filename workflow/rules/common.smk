@@ -14,8 +14,13 @@ from splade_rescale.owner import release_stale_locks
 from splade_rescale.scale import AUTO
 from splade_rescale.settings import DatasetEntry
 
-# Jobs find the command line of the environment that Snakemake runs in.
-os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+# Jobs run the Python that Snakemake runs in, or that of their conda environment, and this package.
+os.environ.update(
+    PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+    PYTHONPATH=os.pathsep.join(
+        [*filter(None, [os.environ.get("PYTHONPATH")]), str(Path(workflow.basedir, "workflow"))]
+    ),
+)
 
 if workflow.is_main_process and not workflow.dryrun:
     owner = release_stale_locks(Path.cwd())
@@ -32,6 +37,7 @@ except UserError as error:
     raise WorkflowError(f"The configuration cannot be used.\n{error}") from None
 
 cfg = experiment.config
+ENVIRONMENT = Path(workflow.basedir, "envs", "environment.yaml")
 PUBLISHED = os.path.relpath(Path(workflow.basedir) / "config" / "published.csv")
 ROOT = "results/{arm}{backbone}/k{k}/seed{seed}"
 CELL = "{arm}{backbone}-k{k}-seed{seed}"
@@ -40,23 +46,6 @@ ARMS = {f"arms/{name}/" if name else "": experiment.arm(name) for name in ("", *
 
 def one_of(slugs):
     return "|".join(re.escape(slug) for slug in slugs)
-
-
-def settings(model):
-    return canonical_json(model.model_dump())
-
-
-def stage(name):
-    """The settings of a stage in the arm of a job."""
-    return lambda wildcards: settings(getattr(ARMS[wildcards.arm], name))
-
-
-def gpus(name):
-    return lambda wildcards: getattr(ARMS[wildcards.arm], name).gpus
-
-
-def train_dataset(wildcards):
-    return f"resources/datasets/{ARMS[wildcards.arm].train.dataset}"
 
 
 wildcard_constraints:

@@ -2,35 +2,6 @@
 # out: resources/datasets/{dataset}/, resources/backbones/{backbone}/
 
 
-def dataset_entry(wildcards):
-    # How a data set is evaluated does not change what is downloaded.
-    entry = experiment.datasets[wildcards.dataset]
-    return canonical_json(entry.model_dump(exclude=set(DatasetEntry.model_fields)))
-
-
-def dataset_code(source):
-    return code_digest("download", {"path": "beir"}.get(source, source))
-
-
-def backbone_code(source):
-    modules = {"hub": ["hub"], "pretrain": ["pretrain"]}
-    return code_digest("download", *modules.get(source, []))
-
-
-def backbone_input(wildcards):
-    entry = experiment.backbones[wildcards.backbone]
-    if entry.source == "twin":
-        return {"of": f"resources/backbones/{entry.of}"}
-    if entry.source == "pretrain":
-        return {"train": f"resources/datasets/{entry.dataset}"}
-    return {}
-
-
-def dataset_input(wildcards):
-    owner = experiment.corpus_of(wildcards.dataset)
-    return [] if owner == wildcards.dataset else f"resources/datasets/{owner}"
-
-
 rule download_dataset:
     input:
         corpus_from=dataset_input,
@@ -40,6 +11,8 @@ rule download_dataset:
         "logs/download/dataset-{dataset}.log",
     benchmark:
         "benchmarks/download/dataset-{dataset}.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=4000,
@@ -51,7 +24,7 @@ rule download_dataset:
     message:
         "download: data set {wildcards.dataset}"
     shell:
-        "splade-rescale download dataset {wildcards.dataset} {output:q}"
+        "python -m splade_rescale download dataset {wildcards.dataset} {output:q}"
         " --entry {params.entry:q} {params.corpus} > {log:q} 2>&1"
 
 
@@ -64,6 +37,8 @@ rule download_backbone:
         "logs/download/backbone-{backbone}.log",
     benchmark:
         "benchmarks/download/backbone-{backbone}.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=4000,
@@ -75,5 +50,5 @@ rule download_backbone:
     message:
         "download: backbone {wildcards.backbone}"
     shell:
-        "splade-rescale download backbone {wildcards.backbone} {output:q}"
+        "python -m splade_rescale download backbone {wildcards.backbone} {output:q}"
         " --entry {params.entry:q} {params.inputs} --threads {threads} > {log:q} 2>&1"

@@ -7,16 +7,15 @@ rule encode_corpus:
         model=f"{ROOT}/model",
         dataset="resources/datasets/{dataset}",
     output:
-        multiext(
-            f"{ROOT}/{{dataset}}/vectors/corpus-{{shard}}-of-{{shards}}",
-            ".npz",
-            ".ids.parquet",
-            ".json",
-        ),
+        vectors=f"{ROOT}/{{dataset}}/vectors/corpus-{{shard}}-of-{{shards}}.npz",
+        ids=f"{ROOT}/{{dataset}}/vectors/corpus-{{shard}}-of-{{shards}}.ids.parquet",
+        stats=f"{ROOT}/{{dataset}}/vectors/corpus-{{shard}}-of-{{shards}}.json",
     log:
         "logs/encode/{arm}{backbone}-k{k}-seed{seed}-{dataset}-{shard}-of-{shards}.log",
     benchmark:
         "benchmarks/encode/{arm}{backbone}-k{k}-seed{seed}-{dataset}-{shard}-of-{shards}.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=8000,
@@ -31,8 +30,8 @@ rule encode_corpus:
         "encode: {wildcards.dataset} by {wildcards.arm}{wildcards.backbone} at k = {wildcards.k},"
         " seed {wildcards.seed}, shard {wildcards.shard} of {wildcards.shards}"
     shell:
-        "splade-rescale encode corpus {input.model:q} {input.dataset:q}/corpus.parquet"
-        " {output[0]:q} --shard {params.shard} --shards {params.shards}"
+        "python -m splade_rescale encode corpus {input.model:q} {input.dataset:q}/corpus.parquet"
+        " {output.vectors:q} --shard {params.shard} --shards {params.shards}"
         " --settings {params.settings:q} --threads {threads} > {log:q} 2>&1"
 
 
@@ -41,11 +40,15 @@ rule encode_queries:
         model=f"{ROOT}/model",
         dataset="resources/datasets/{dataset}",
     output:
-        multiext(f"{ROOT}/{{dataset}}/vectors/queries", ".npz", ".ids.parquet", ".json"),
+        vectors=f"{ROOT}/{{dataset}}/vectors/queries.npz",
+        ids=f"{ROOT}/{{dataset}}/vectors/queries.ids.parquet",
+        stats=f"{ROOT}/{{dataset}}/vectors/queries.json",
     log:
         "logs/encode/{arm}{backbone}-k{k}-seed{seed}-{dataset}-queries.log",
     benchmark:
         "benchmarks/encode/{arm}{backbone}-k{k}-seed{seed}-{dataset}-queries.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=8000,
@@ -58,5 +61,5 @@ rule encode_queries:
         "encode: queries of {wildcards.dataset} by {wildcards.arm}{wildcards.backbone} at k = {wildcards.k},"
         " seed {wildcards.seed}"
     shell:
-        "splade-rescale encode queries {input.model:q} {input.dataset:q}/queries.parquet"
-        " {output[0]:q} --settings {params.settings:q} --threads {threads} > {log:q} 2>&1"
+        "python -m splade_rescale encode queries {input.model:q} {input.dataset:q}/queries.parquet"
+        " {output.vectors:q} --settings {params.settings:q} --threads {threads} > {log:q} 2>&1"

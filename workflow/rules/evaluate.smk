@@ -2,10 +2,6 @@
 # out: metrics.json, per_query.parquet, sparsity.json
 
 
-def measures(wildcards):
-    return " ".join(experiment.datasets[wildcards.dataset].measures)
-
-
 rule evaluate:
     input:
         run=f"{ROOT}/{{dataset}}/run.trec.gz",
@@ -20,6 +16,8 @@ rule evaluate:
         "logs/evaluate/{arm}{backbone}-k{k}-seed{seed}-{dataset}.log",
     benchmark:
         "benchmarks/evaluate/{arm}{backbone}-k{k}-seed{seed}-{dataset}.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=8000,
@@ -33,9 +31,9 @@ rule evaluate:
         "evaluate: {wildcards.dataset} by {wildcards.arm}{wildcards.backbone} at k = {wildcards.k},"
         " seed {wildcards.seed}"
     shell:
-        "(splade-rescale evaluate {input.run:q} {input.dataset:q}/qrels.parquet"
+        "(python -m splade_rescale evaluate {input.run:q} {input.dataset:q}/qrels.parquet"
         " {output.metrics:q} {output.per_query:q} --measures {params.measures:q}"
-        " && splade-rescale sparsity {output.sparsity:q} --queries {input.queries:q}"
+        " && python -m splade_rescale sparsity {output.sparsity:q} --queries {input.queries:q}"
         " --quantization {params.quantization} {params.corpus:q}) > {log:q} 2>&1"
 
 
@@ -50,6 +48,8 @@ rule evaluate_bm25:
         "logs/evaluate/bm25-{dataset}.log",
     benchmark:
         "benchmarks/evaluate/bm25-{dataset}.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=8000,
@@ -60,5 +60,5 @@ rule evaluate_bm25:
     message:
         "evaluate: {wildcards.dataset} by BM25"
     shell:
-        "splade-rescale evaluate {input.run:q} {input.dataset:q}/qrels.parquet"
+        "python -m splade_rescale evaluate {input.run:q} {input.dataset:q}/qrels.parquet"
         " {output.metrics:q} {output.per_query:q} --measures {params.measures:q} > {log:q} 2>&1"

@@ -2,16 +2,6 @@
 # out: an impact index per cell, a BM25 index per data set
 
 
-def corpus_vectors(wildcards):
-    owner = experiment.corpus_of(wildcards.dataset)
-    shards = experiment.shards(owner)
-    return [
-        f"{ROOT}/{owner}/vectors/corpus-{shard:05d}-of-{shards:05d}.{kind}"
-        for shard in range(shards)
-        for kind in ("npz", "ids.parquet")
-    ]
-
-
 rule index:
     input:
         corpus_vectors,
@@ -21,6 +11,8 @@ rule index:
         "logs/index/{arm}{backbone}-k{k}-seed{seed}-{dataset}.log",
     benchmark:
         "benchmarks/index/{arm}{backbone}-k{k}-seed{seed}-{dataset}.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=8000,
@@ -33,7 +25,7 @@ rule index:
         "index: {wildcards.dataset} by {wildcards.arm}{wildcards.backbone} at k = {wildcards.k},"
         " seed {wildcards.seed}"
     shell:
-        "splade-rescale index impact {output.index:q} {params.vectors:q}"
+        "python -m splade_rescale index impact {output.index:q} {params.vectors:q}"
         " --settings {params.settings:q} --threads {threads} --memory-mb {resources.mem_mb}"
         " > {log:q} 2>&1"
 
@@ -47,6 +39,8 @@ rule index_bm25:
         "logs/index/bm25-{dataset}.log",
     benchmark:
         "benchmarks/index/bm25-{dataset}.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=8000,
@@ -56,5 +50,5 @@ rule index_bm25:
     message:
         "index: {wildcards.dataset} for BM25"
     shell:
-        "splade-rescale index bm25 {output.index:q} {input.dataset:q}/corpus.parquet"
+        "python -m splade_rescale index bm25 {output.index:q} {input.dataset:q}/corpus.parquet"
         " --threads {threads} --memory-mb {resources.mem_mb} > {log:q} 2>&1"

@@ -13,6 +13,8 @@ rule norms:
         "logs/norms/{arm}{backbone}.log",
     benchmark:
         "benchmarks/norms/{arm}{backbone}.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=8000,
@@ -27,7 +29,7 @@ rule norms:
     message:
         "norms: {wildcards.arm}{wildcards.backbone}"
     shell:
-        "splade-rescale norms {input.backbone:q} --out {output.norms:q}"
+        "python -m splade_rescale norms {input.backbone:q} --out {output.norms:q}"
         " --activation {output.activation:q} --dataset {input.train:q} --scales {params.scales}"
         " --query-length {params.query_length} --document-length {params.document_length}"
         " --settings {params.settings:q} --rescale {params.rescale:q}"
@@ -44,6 +46,8 @@ rule choose_k:
         "logs/norms/{arm}{backbone}-auto.log",
     benchmark:
         "benchmarks/norms/{arm}{backbone}-auto.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=8000,
@@ -57,7 +61,7 @@ rule choose_k:
     message:
         "norms: k of {wildcards.arm}{wildcards.backbone} from its initial activation"
     shell:
-        "splade-rescale choose-k {input.backbone:q} {output.auto:q} --dataset {input.train:q}"
+        "python -m splade_rescale choose-k {input.backbone:q} {output.auto:q} --dataset {input.train:q}"
         " --query-length {params.query_length} --document-length {params.document_length}"
         " --settings {params.settings:q} --rescale {params.rescale:q}"
         " --threads {threads} > {log:q} 2>&1"
@@ -74,6 +78,8 @@ rule norms_table:
         "logs/norms/table.log",
     benchmark:
         "benchmarks/norms/table.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=2000,
@@ -84,4 +90,4 @@ rule norms_table:
     message:
         "norms: one row per backbone"
     shell:
-        "splade-rescale norms-table {params.backbones} --results results > {log:q} 2>&1"
+        "python -m splade_rescale norms-table {params.backbones} --results results > {log:q} 2>&1"

@@ -15,6 +15,8 @@ rule paper:
         "logs/paper.log",
     benchmark:
         "benchmarks/paper.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=2000,
@@ -26,5 +28,5 @@ rule paper:
     message:
         "paper: tables and figures, published values beside ours"
     shell:
-        "splade-rescale paper --grid {params.grid:q} --published {input.published:q}"
+        "python -m splade_rescale paper --grid {params.grid:q} --published {input.published:q}"
         " --settings {params.settings:q} > {log:q} 2>&1"

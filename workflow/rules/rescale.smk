@@ -2,10 +2,6 @@
 # out: results/{arm}{backbone}/k{k}/init/
 
 
-def auto_scale(wildcards):
-    return f"results/{wildcards.arm}{wildcards.backbone}/auto.json" if wildcards.k == "auto" else []
-
-
 rule rescale:
     input:
         backbone="resources/backbones/{backbone}",
@@ -16,6 +12,8 @@ rule rescale:
         "logs/rescale/{arm}{backbone}-k{k}.log",
     benchmark:
         "benchmarks/rescale/{arm}{backbone}-k{k}.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=8000,
@@ -28,5 +26,5 @@ rule rescale:
     message:
         "rescale: {wildcards.arm}{wildcards.backbone} by k = {wildcards.k}"
     shell:
-        "splade-rescale rescale {input.backbone:q} {output.init:q} {params.k}"
+        "python -m splade_rescale rescale {input.backbone:q} {output.init:q} {params.k}"
         " --tying {params.tying} --bias {params.bias} --threads {threads} > {log:q} 2>&1"

@@ -2,19 +2,11 @@
 # out: run.trec.gz
 
 
-def index_of(root):
-    """The index of the data set's corpus, which may be another data set's."""
-    return lambda w: f"{root}/{experiment.corpus_of(w.dataset)}/index"
-
-
-def self_hits(wildcards):
-    return "--remove-self-hits" if experiment.datasets[wildcards.dataset].remove_self_hits else ""
-
-
 rule search:
     input:
         index=index_of(ROOT),
-        queries=multiext(f"{ROOT}/{{dataset}}/vectors/queries", ".npz", ".ids.parquet"),
+        queries=f"{ROOT}/{{dataset}}/vectors/queries.npz",
+        ids=f"{ROOT}/{{dataset}}/vectors/queries.ids.parquet",
     output:
         run=f"{ROOT}/{{dataset}}/run.trec.gz",
         stats=f"{ROOT}/{{dataset}}/search.json",
@@ -22,6 +14,8 @@ rule search:
         "logs/search/{arm}{backbone}-k{k}-seed{seed}-{dataset}.log",
     benchmark:
         "benchmarks/search/{arm}{backbone}-k{k}-seed{seed}-{dataset}.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=8000,
@@ -34,7 +28,7 @@ rule search:
         "search: {wildcards.dataset} by {wildcards.arm}{wildcards.backbone} at k = {wildcards.k},"
         " seed {wildcards.seed}"
     shell:
-        "splade-rescale search impact {input.index:q} {input.queries[0]:q} {output.run:q}"
+        "python -m splade_rescale search impact {input.index:q} {input.queries:q} {output.run:q}"
         " --stats {output.stats:q} --settings {params.settings:q} {params.self_hits}"
         " --threads {threads} --memory-mb {resources.mem_mb} > {log:q} 2>&1"
 
@@ -50,6 +44,8 @@ rule search_bm25:
         "logs/search/bm25-{dataset}.log",
     benchmark:
         "benchmarks/search/bm25-{dataset}.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=8000,
@@ -62,7 +58,7 @@ rule search_bm25:
     message:
         "search: {wildcards.dataset} by BM25"
     shell:
-        "splade-rescale search bm25 {input.index:q} {input.dataset:q}/queries.parquet"
+        "python -m splade_rescale search bm25 {input.index:q} {input.dataset:q}/queries.parquet"
         " {output.run:q} --stats {output.stats:q} --settings {params.settings:q}"
         " --bm25 {params.bm25:q} {params.self_hits}"
         " --threads {threads} --memory-mb {resources.mem_mb} > {log:q} 2>&1"

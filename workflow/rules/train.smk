@@ -2,13 +2,6 @@
 # out: results/{arm}{backbone}/k{k}/seed{seed}/model/
 
 
-def launcher(wildcards):
-    """Several GPUs need a process each."""
-    count = ARMS[wildcards.arm].train.gpus
-    torchrun = f"python -m torch.distributed.run --standalone --nproc-per-node {count}"
-    return f"{torchrun} -m splade_rescale" if count > 1 else "splade-rescale"
-
-
 rule train:
     input:
         init="results/{arm}{backbone}/k{k}/init",
@@ -19,6 +12,8 @@ rule train:
         f"logs/train/{CELL}.log",
     benchmark:
         f"benchmarks/train/{CELL}.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=16000,

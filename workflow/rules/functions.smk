@@ -1,0 +1,111 @@
+# What rules ask of the experiment: files and settings that depend on wildcards.
+
+
+def settings(model):
+    return canonical_json(model.model_dump())
+
+
+def stage(name):
+    """The settings of a stage in the arm of a job."""
+    return lambda wildcards: settings(getattr(ARMS[wildcards.arm], name))
+
+
+def gpus(name):
+    return lambda wildcards: getattr(ARMS[wildcards.arm], name).gpus
+
+
+def train_dataset(wildcards):
+    return f"resources/datasets/{ARMS[wildcards.arm].train.dataset}"
+
+
+def dataset_entry(wildcards):
+    # How a data set is evaluated does not change what is downloaded.
+    entry = experiment.datasets[wildcards.dataset]
+    return canonical_json(entry.model_dump(exclude=set(DatasetEntry.model_fields)))
+
+
+def dataset_code(source):
+    return code_digest("download", {"path": "beir"}.get(source, source))
+
+
+def backbone_code(source):
+    modules = {"hub": ["hub"], "pretrain": ["pretrain"]}
+    return code_digest("download", *modules.get(source, []))
+
+
+def backbone_input(wildcards):
+    entry = experiment.backbones[wildcards.backbone]
+    if entry.source == "twin":
+        return {"of": f"resources/backbones/{entry.of}"}
+    if entry.source == "pretrain":
+        return {"train": f"resources/datasets/{entry.dataset}"}
+    return {}
+
+
+def dataset_input(wildcards):
+    owner = experiment.corpus_of(wildcards.dataset)
+    return [] if owner == wildcards.dataset else f"resources/datasets/{owner}"
+
+
+def auto_scale(wildcards):
+    return f"results/{wildcards.arm}{wildcards.backbone}/auto.json" if wildcards.k == "auto" else []
+
+
+def launcher(wildcards):
+    """Several GPUs need a process each."""
+    count = ARMS[wildcards.arm].train.gpus
+    torchrun = f"python -m torch.distributed.run --standalone --nproc-per-node {count}"
+    return f"{torchrun if count > 1 else 'python'} -m splade_rescale"
+
+
+def corpus_vectors(wildcards):
+    owner = experiment.corpus_of(wildcards.dataset)
+    shards = experiment.shards(owner)
+    return [
+        f"{ROOT}/{owner}/vectors/corpus-{shard:05d}-of-{shards:05d}.{kind}"
+        for shard in range(shards)
+        for kind in ("npz", "ids.parquet")
+    ]
+
+
+def index_of(root):
+    """The index of the data set's corpus, which may be another data set's."""
+    return lambda w: f"{root}/{experiment.corpus_of(w.dataset)}/index"
+
+
+def self_hits(wildcards):
+    return "--remove-self-hits" if experiment.datasets[wildcards.dataset].remove_self_hits else ""
+
+
+def measures(wildcards):
+    return " ".join(experiment.datasets[wildcards.dataset].measures)
+
+
+def table_input(wildcards):
+    owners = sorted({experiment.corpus_of(dataset) for dataset in cfg.datasets})
+    files = {
+        "cells": [],
+        "indexes": expand(
+            "results/{baseline}/{corpus}/index", baseline=cfg.baselines, corpus=owners
+        ),
+        "baselines": expand(
+            "results/{baseline}/{dataset}/{kind}",
+            baseline=cfg.baselines,
+            kind=["metrics.json", "per_query.parquet"],
+            dataset=cfg.datasets,
+        ),
+        "models": [],
+        "inits": [],
+        "norms": ["results/norms.csv", "results/activation.csv"],
+        "published": PUBLISHED,
+    }
+    kinds = ["metrics.json", "per_query.parquet", "sparsity.json"]
+    for arm, grid in ARMS.items():
+        models = {"arm": arm, "backbone": grid.backbones, "k": grid.scales, "seed": grid.seeds}
+        files["models"] += expand(f"{ROOT}/model", **models)
+        files["indexes"] += expand(f"{ROOT}/{{corpus}}/index", corpus=owners, **models)
+        files["inits"] += expand("results/{arm}{backbone}/k{k}/init", **models)
+        files["cells"] += expand(
+            f"{ROOT}/{{dataset}}/{{kind}}", dataset=cfg.datasets, kind=kinds, **models
+        )
+    return files
