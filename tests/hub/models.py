@@ -91,7 +91,7 @@ def _byte_pairs(specials: list[str]) -> tokenizers.Tokenizer:
 
 
 def _random(config: transformers.PreTrainedConfig, seed: int) -> transformers.PreTrainedModel:
-    """Weights at random, with a head whose logits are positive for a part of the terms."""
+    """Weights at random, with a head whose logits are positive for a small part of the terms."""
     model = transformers.AutoModelForMaskedLM.from_config(config)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -101,7 +101,7 @@ def _random(config: transformers.PreTrainedConfig, seed: int) -> transformers.Pr
                 parameter.add_(1)
         head = model.get_output_embeddings()
         head.weight.normal_(std=0.3, generator=generator)
-        head.bias.normal_(mean=-1, std=0.3, generator=generator)
+        head.bias.normal_(mean=-4, std=0.3, generator=generator)
     return model.eval()
 
 
