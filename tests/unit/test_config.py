@@ -47,6 +47,14 @@ def test_bad_scales_are_refused(value):
         canonical_k(value)
 
 
+@pytest.mark.parametrize("value", [1e308, "1e-300", 10**300, "1." + "3" * 60])
+def test_scales_that_no_folder_can_be_named_after_are_refused(value):
+    with pytest.raises(UserError, match="k must be from 1e-30 to 1e30, with 50 digits") as error:
+        canonical_k(value)
+    assert len(str(error.value)) < 200
+    assert len(canonical_k(1e-30)) < 50 and canonical_k(1e30) == "1" + "0" * 30
+
+
 def test_the_embedded_configuration_is_valid():
     experiment = read_experiment(ROOT / "config" / "config.yaml", REGISTRIES)
     assert experiment.config.scales == ["1", "4", "16"]
@@ -137,6 +145,10 @@ def test_published_values_belong_to_the_paper_s_grid():
         ({"arms": {"x": {"scales": [2, 2.0]}}}, ["arms.x", "scales", "more than once"]),
         ({"arms": {"x": {"backbones": ["no"]}}}, ["arms.x", "backbones", "unknown slug 'no'"]),
         ({"arms": {"x": {"train": {"document_length": 999}}}}, ["arms.x", "max_positions", "999"]),
+        ({"arms": {"x": {"train": {}}}}, ["my.yaml: arms.x: changes nothing"]),
+        ({"seeds": [True]}, ["seeds[0]", "found True"]),
+        ({"train": {"batch_size": True}}, ["my.yaml: train.batch_size: expected no boolean"]),
+        ({"encode": {"gpus": False}}, ["encode.gpus", "found false"]),
     ],
 )  # fmt: skip
 def test_errors_name_the_file_the_key_and_what_is_allowed(changes, words):
@@ -151,7 +163,12 @@ def test_errors_name_the_file_the_key_and_what_is_allowed(changes, words):
     [
         ({"backbones": {"tiny-bert": {"source": "path", "path": "x"}}}, ["tiny-bert", "taken by"]),
         ({"backbones": {"bm25": {"source": "path", "path": "x"}}}, ["bm25", "reserved"]),
-        ({"backbones": {"A": {"source": "path", "path": "x"}}}, ["registry.backbones", "A"]),
+        ({"datasets": {"model": {"source": "path", "path": "x"}}}, ["datasets.model", "reserved"]),
+        (
+            {"backbones": {"a": {"source": "path", "path": "x", "head_gain": True}}},
+            ["registry.backbones.a.head_gain: expected no boolean"],
+        ),
+        ({"backbones": {"A": {"source": "path", "path": "x"}}}, ["registry.backbones.A: "]),
         ({"backbones": {"a": {"source": "zip"}}}, ["registry.backbones.a", "zip", "path"]),
         ({"backbones": {"a": {"source": "path"}}}, ["registry.backbones.a.path", "missing"]),
         (
@@ -178,6 +195,24 @@ def test_missing_files_of_used_entries_are_found_before_any_job(tmp_path):
         load(registry={"datasets": {"mine": entry}}, datasets=["mine"])
     with pytest.raises(UserError, match=r"config\.json"):
         load(registry={"backbones": {"mine": entry}}, backbones=["mine"])
+
+
+def test_a_backbone_of_the_user_s_must_have_positions_for_the_longest_text(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    config = {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}
+    (tmp_path / "mine" / "config.json").write_text(json.dumps(config))
+    entries = {
+        "mine": {"source": "path", "path": "~/mine"},
+        "twin": {"source": "twin", "of": "mine"},
+    }
+    for slug in entries:
+        load(registry={"backbones": entries}, backbones=[slug], encode={"document_length": 512})
+        with pytest.raises(UserError, match=f"{slug}: path: takes 512 tokens at most.* say 513"):
+            load(registry={"backbones": entries}, backbones=[slug], encode={"document_length": 513})
+    (tmp_path / "mine" / "config.json").write_text("[]")
+    with pytest.raises(UserError, match=r"mine/config\.json: expected a JSON object, found list"):
+        load(registry={"backbones": entries}, backbones=["mine"])
 
 
 def test_a_twin_of_itself_is_refused():
@@ -208,6 +243,7 @@ def test_key_order_changes_nothing():
         ("train:\n  x: 1\n  X: 2\n", ["line 3", "'X'"]),
         ("- 1\n", ["expected a mapping", "list"]),
         ("a: [1\n", ["not valid YAML"]),
+        ("a: 1\n? [1]\n: 2\n", ["line 2", "cannot be a key"]),
         ("", ["expected a mapping"]),
     ],
 )
@@ -218,6 +254,12 @@ def test_yaml_errors_name_file_and_line(tmp_path, text, words):
         read_yaml(path)
     for word in [str(path), *words]:
         assert word in str(error.value)
+
+
+def test_yaml_anchors_and_merge_keys_work(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  x: 3\n")
+    assert read_yaml(path)["b"] == {"x": 3, "y": 2}
 
 
 def test_committed_schemas_are_those_of_the_types():

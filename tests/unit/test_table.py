@@ -361,7 +361,7 @@ def test_written_table(results, tmp_path):
     first, *lines = text.splitlines()
     assert first == (
         "arm,dataset,backbone,k,seed,status,nDCG@10,R@100,RR@10,k_used,delta_vs_k1,p_vs_k1,"
-            "p_holm_vs_k1,"
+        "p_holm_vs_k1,"
         "delta_vs_baseline,p_vs_baseline,p_holm_vs_baseline,norm_before,norm_after,first_loss,last_loss,"
         "active_terms_q,active_terms_d,FLOPS,empty_documents,index_mb,train_seconds,"
         "examples_per_second,docs_per_second"

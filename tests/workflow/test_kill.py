@@ -13,11 +13,11 @@ pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("miniature")]
 
 CELL = "results/mini-bert/k1/seed7"
 TARGET = f"{CELL}/mini/metrics.json"
-# stage -> its output, and a glob that shows that the stage has begun to write
+# stage -> a glob that shows that it has begun to write, and what is missing before, itself first
 STAGES = {
-    "train": ("model", "checkpoints/checkpoint-*/COMPLETE"),
-    "encode": ("mini/vectors", "mini/vectors/.*.tmp"),
-    "index": ("mini/index", "mini/.index.*.tmp"),
+    "train": ("checkpoints/checkpoint-*/COMPLETE", ["model", "mini"]),
+    "encode": ("mini/vectors/.*.tmp", ["mini/vectors", "mini/index", "mini/run.trec.gz"]),
+    "index": ("mini/.index.*.tmp", ["mini/index", "mini/run.trec.gz"]),
 }
 
 
@@ -46,7 +46,7 @@ def kill_when(workflow: Workflow, begun, attempts: int = 5) -> bool:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_killed_in_the_middle_of_a_stage(finished, tmp_path, stage):
-    output, writing = STAGES[stage]
+    writing, missing = STAGES[stage]
     folder = tmp_path / "copy"
     shutil.copytree(finished.folder, folder, symlinks=True)
     workflow = Workflow(folder, MINI)
@@ -57,12 +57,10 @@ def test_killed_in_the_middle_of_a_stage(finished, tmp_path, stage):
     }
 
     for _ in range(5):
-        shutil.rmtree(root / output)
-        for result in ("mini/metrics.json", "mini/per_query.parquet", "mini/sparsity.json"):
-            (root / result).unlink(missing_ok=True)
-        if kill_when(workflow, lambda: any(root.glob(writing))) and not (
-            any((root / output).glob("*.json"))
-        ):
+        for name in [*missing, "mini/metrics.json"]:
+            shutil.rmtree(root / name, ignore_errors=True)
+            (root / name).unlink(missing_ok=True)
+        if kill_when(workflow, lambda: any(root.glob(writing))):
             break
     else:
         pytest.fail(f"{stage} was never caught at work")

@@ -6,8 +6,8 @@ rule paper:
     input:
         table="results/table.csv",
         norms="results/norms.csv",
-        models=lambda w: table_input(w)["models"],
         published=PUBLISHED,
+        models=lambda w: table_input(w)["models"],
     output:
         multiext("results/paper/", "table1.csv", "table2.csv", "beir.csv"),
         multiext("results/paper/figure", "2.svg", "3.svg", "4.svg", "2.csv", "3.csv", "4.csv"),

@@ -6,6 +6,7 @@ torch, and so that thread limits are in the environment before any library reads
 
 import json
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -48,6 +49,12 @@ def _limit_threads(threads: int | None) -> int | None:
     return threads
 
 
+def _known_device(device: str | None) -> str | None:
+    if device is not None and not re.fullmatch(r"cpu|cuda(:[0-9]+)?", device):
+        raise UserError(f"--device: expected cpu, cuda or cuda:NUMBER, found {device!r}")
+    return device
+
+
 def _settings(model: type[Any], text: str | None) -> Any:
     """Read settings given as JSON text, or as a JSON file in which they stand.
 
@@ -57,14 +64,16 @@ def _settings(model: type[Any], text: str | None) -> Any:
 
     if text is None:
         return validate(model, {}, "--settings")
+    if not text.strip():
+        raise UserError("--settings: empty; expected JSON text or the name of a JSON file")
     if text.lstrip().startswith("{"):
         try:
             return validate(model, json.loads(text), "--settings")
         except json.JSONDecodeError as error:
             raise UserError(f"--settings: not valid JSON ({error})") from None
-    from splade_rescale.files import read_json
+    from splade_rescale.files import read_json_object
 
-    data = read_json(text)
+    data = read_json_object(text)
     return validate(model, data.get("settings", data), text)
 
 
@@ -84,7 +93,10 @@ SettingsText = Annotated[
     str | None,
     typer.Option(help="Settings as JSON text, or a JSON file (such as the one beside a result)."),
 ]
-Device = Annotated[str | None, typer.Option(help="cpu or cuda; as the settings say if unset.")]
+Device = Annotated[
+    str | None,
+    typer.Option(callback=_known_device, help="cpu or cuda; as the settings say if unset."),
+]
 ExistingFolder = Annotated[Path, typer.Argument(exists=True, file_okay=False)]
 ExistingFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False)]
 
@@ -93,7 +105,10 @@ def _registry_entry(kind: str, name: str, text: str | None) -> Any:
     from splade_rescale.config import Registry, read_yaml, validate
 
     if text is not None:
-        entries, source = {name: json.loads(text)}, "--entry"
+        try:
+            entries, source = {name: json.loads(text)}, "--entry"
+        except json.JSONDecodeError as error:
+            raise UserError(f"--entry: not valid JSON ({error})") from None
     else:
         path = Path("config") / f"{kind}.yaml"
         entries, source = read_yaml(path), str(path)
@@ -219,7 +234,7 @@ def rescale(
 ) -> None:
     """Divide a checkpoint's MLM head by k, once; write a plain transformers checkpoint."""
     from splade_rescale.config import validate
-    from splade_rescale.files import read_json
+    from splade_rescale.files import read_json_object
     from splade_rescale.rescale import rescale as run
     from splade_rescale.scale import AUTO, canonical_k
     from splade_rescale.settings import NormsSettings, RescaleSettings
@@ -228,7 +243,9 @@ def rescale(
     if (k is None) == (k_from is None):
         raise UserError("give either --k or --k-from")
     if k_from is not None:
-        k = read_json(k_from).get("k")
+        k = read_json_object(k_from).get("k")
+        if k is None:
+            raise UserError(f"{k_from}: has no k; expected the file that choose-k wrote")
     elif k == AUTO:
         from splade_rescale.choose_k import choose_k as choose
 
@@ -561,7 +578,9 @@ def config_check(
 
     experiment = read_experiment(config_file, registries)
     grid = experiment.grid()
-    trainings = len(grid.backbones) * len(grid.scales) * len(grid.seeds)
+    trainings = sum(
+        len(arm.backbones) * len(arm.scales) * len(arm.seeds) for arm in grid.arms.values()
+    )
     typer.echo(f"{config_file}: {trainings} trainings, {trainings * len(grid.measures)} cells")
 
 
@@ -585,6 +604,13 @@ def main() -> None:
         app()
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except OSError as error:
+        # Of a named file: no permission, no space, a file where a folder is expected, ...
+        if error.filename is None:
+            traceback.print_exc()
+            sys.exit(2)
+        typer.echo(f"error: {os.fsdecode(error.filename)}: {error.strerror}", err=True)
         sys.exit(1)
     except Exception:
         traceback.print_exc()

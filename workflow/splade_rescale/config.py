@@ -5,6 +5,7 @@ and key at fault, what was found and what is allowed.
 """
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -14,6 +15,8 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationE
 from pydantic import WithJsonSchema as JsonSchema
 
 from splade_rescale.errors import UserError
+from splade_rescale.files import read_json_object
+from splade_rescale.positions import check_length
 from splade_rescale.scale import AUTO, canonical_k
 from splade_rescale.settings import (
     Backbone,
@@ -24,6 +27,7 @@ from splade_rescale.settings import (
     IndexSettings,
     NormsSettings,
     PaperSettings,
+    PathBackbone,
     PathDataset,
     PretrainBackbone,
     PydocsDataset,
@@ -37,6 +41,8 @@ from splade_rescale.settings import (
 
 #: Names that the workflow uses itself below results/.
 RESERVED = frozenset({"arms", "bm25", "paper", "bench", "norms.csv", "activation.csv", "table.csv"})
+#: Names that the workflow uses itself beside the folders of data sets.
+RESERVED_DATASETS = frozenset({"model", "checkpoints"})
 
 
 def _scale(value: object) -> str:
@@ -55,7 +61,13 @@ Scale = Annotated[
 ]
 
 
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
+def _seed(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("expected a whole number")
+    return value
+
+
+Seed = Annotated[int, Field(ge=0, lt=2**32), BeforeValidator(_seed)]
 
 
 class Registry(Settings):
@@ -125,8 +137,12 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[Any, int] = {}
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
             line = key_node.start_mark.line + 1
+            if key_node.tag == "tag:yaml.org,2002:merge":  # what `<<` brings in gives way
+                continue
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise UserError(f"line {line}: a list or mapping cannot be a key")
+            key = self.construct_object(key_node, deep=True)
             folded = key.lower() if isinstance(key, str) else key
             if folded in lines:
                 raise UserError(
@@ -185,7 +201,7 @@ def _entry_fields(data: Any, location: tuple[str | int, ...]) -> list[str]:
 
 
 def _describe(error: Mapping[str, Any], model: type[BaseModel], source: str) -> str:
-    location = error["loc"]
+    location = tuple(part for part in error["loc"] if part != "[key]")
     tags = {"pydocs", "path", "hub", "pretrain", "twin"}
     shown = ""
     for position, part in enumerate(location):
@@ -202,7 +218,10 @@ def _describe(error: Mapping[str, Any], model: type[BaseModel], source: str) -> 
     if error["type"] == "missing":
         return f"{source}: {shown}: missing"
     message = error["msg"].removeprefix("Value error, ")
-    return f"{source}: {shown}: {message}, found {error['input']!r}"
+    where = f"{source}: {shown}" if shown else source
+    if error["type"] == "boolean":
+        return f"{where}{'.' if shown else ': '}{message}"
+    return f"{where}: {message}, found {error['input']!r}"
 
 
 def validate(model: type[BaseModel], data: Any, source: str) -> Any:
@@ -331,6 +350,13 @@ def _check_dataset(
             raise UserError(f"{source}: {key}: {error}") from None
 
 
+def _read_checkpoint_config(entry: PathBackbone) -> dict[str, Any]:
+    folder = Path(os.path.expanduser(entry.path))  # Path's own method fails on an unknown user
+    if not (folder / "config.json").is_file():
+        raise UserError(f"no config.json in {entry.path!r}")
+    return read_json_object(folder / "config.json")
+
+
 def _check_backbone(source: str, slug: str, experiment: Experiment) -> None:
     config = experiment.config
     key = f"registry entry of backbone {slug}"
@@ -347,18 +373,21 @@ def _check_backbone(source: str, slug: str, experiment: Experiment) -> None:
             raise UserError(f"{source}: {key}: of: a twin of itself ({' -> '.join(seen)})")
         seen.append(entry.of)
         entry = experiment.backbones[entry.of]
-    if entry.source == "path" and not (Path(entry.path) / "config.json").is_file():
-        raise UserError(f"{source}: {key}: path: no config.json in {entry.path!r}")
+    longest = max(
+        config.train.query_length,
+        config.train.document_length,
+        config.encode.query_length,
+        config.encode.document_length,
+    )
+    if isinstance(entry, PathBackbone):
+        try:
+            check_length(_read_checkpoint_config(entry), longest)
+        except UserError as error:
+            raise UserError(f"{source}: {key}: path: {error}") from None
     if isinstance(entry, PretrainBackbone):
         _known(source, f"{key}: dataset", entry.dataset, experiment.datasets)
         _check_dataset(source, entry.dataset, experiment, trained=True)
-        longest = max(
-            config.train.query_length,
-            config.train.document_length,
-            config.encode.query_length,
-            config.encode.document_length,
-            entry.length,
-        )
+        longest = max(longest, entry.length)
         if longest > entry.max_positions:
             raise UserError(
                 f"{source}: {key}: max_positions: {entry.max_positions} is less than the longest "
@@ -390,7 +419,8 @@ def load_experiment(data: Mapping[str, Any], registries: Path, source: str) -> E
                 f"{source}: registry.{kind}.{both[0]}: this slug is taken by {path}; choose another"
             )
         merged[kind] = embedded | own
-        reserved = sorted(merged[kind].keys() & RESERVED)
+        names = RESERVED | RESERVED_DATASETS if kind == "datasets" else RESERVED
+        reserved = sorted(merged[kind].keys() & names)
         if reserved:
             raise UserError(f"{source}: registry.{kind}.{reserved[0]}: this name is reserved")
     experiment = Experiment(config, merged["backbones"], merged["datasets"], source)
@@ -405,6 +435,8 @@ def load_experiment(data: Mapping[str, Any], registries: Path, source: str) -> E
     _check_arm(source, experiment)
     for name, arm in config.arms.items():
         inside = f"{source}: arms.{name}"
+        if not any(arm.model_dump(exclude_none=True).values()):
+            raise UserError(f"{inside}: changes nothing; give keys of rescale, train or encode")
         for slug in arm.backbones or []:
             _known(inside, "backbones", slug, merged["backbones"])
         varied = Experiment(experiment.arm(name), *experiment[1:])

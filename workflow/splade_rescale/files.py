@@ -138,6 +138,18 @@ def read_json(path: str | Path) -> Any:
         raise UserError(f"{path}: not valid JSON ({error})") from None
 
 
+def read_json_object(path: str | Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object (keys and values).
+
+    Raises:
+        UserError: as `read_json`, or the file holds something else.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: expected a JSON object, found {type(value).__name__}")
+    return value
+
+
 def read_text_csv(path: str | Path) -> Any:
     """Read a CSV file as a data frame, all columns as text, nothing taken for a missing value.
 

@@ -5,9 +5,10 @@ the errors of a bad configuration both come from here. Settings are frozen: a st
 it was given.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 SLUG_PATTERN = r"^[a-z0-9][a-z0-9.-]*$"
 Slug = Annotated[str, Field(pattern=SLUG_PATTERN)]
@@ -17,6 +18,21 @@ class Settings(BaseModel):
     """Base of all settings: unknown keys are refused, values are frozen and finite."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _booleans_are_no_numbers(cls, data: Any) -> Any:
+        """Refuse yes and no (True and False), which Python takes for 1 and 0, as numbers."""
+        if isinstance(data, dict):
+            for name, value in data.items():
+                field = cls.model_fields.get(name)
+                if isinstance(value, bool) and field and field.annotation is not bool:
+                    raise PydanticCustomError(
+                        "boolean",
+                        "{name}: expected no boolean, found {value}",
+                        {"name": name, "value": str(value).lower()},
+                    )
+        return data
 
 
 class NormsSettings(Settings):
