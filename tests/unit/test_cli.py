@@ -1,0 +1,78 @@
+"""What the command line itself adds to the stage modules: options, messages, exit codes."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from splade_rescale import cli
+
+REGISTRIES = Path(__file__).parents[2] / "config"
+
+
+@pytest.fixture
+def command(monkeypatch, capfd, tmp_path):
+    """A function: arguments -> exit code, standard output, standard error; runs in tmp_path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["splade-rescale", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return end.value.code or 0, *capfd.readouterr()
+
+    return run
+
+
+def test_config_check_counts_trainings_and_cells_of_all_arms(command, tmp_path):
+    config = {
+        "backbones": ["tiny-bert"],
+        "scales": [1, 16],
+        "datasets": ["pydocs", "pydocs-ood"],
+        "train": {"dataset": "pydocs"},
+        "arms": {"slow": {"train": {"ramp": 1}, "scales": [2]}},
+    }
+    (tmp_path / "my.yaml").write_text(yaml.safe_dump(config))
+    code, out, _ = command("config", "check", "my.yaml", "--registries", REGISTRIES)
+    assert (code, out) == (0, "my.yaml: 3 trainings, 6 cells\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["config", "check", "absent.yaml"], ["absent.yaml: no such file"]),
+        (["download", "dataset", "x", "out", "--entry", "{bad"], ["--entry: not valid JSON"]),
+        (["norms", "empty", "--settings", "list.json"], ["list.json: expected a JSON object"]),
+        (["norms", "empty", "--settings", ""], ["--settings: empty"]),
+        (["norms", "empty", "--settings", "empty"], ["empty: Is a directory"]),
+        (["rescale", "empty", "out", "--k-from", "list.json"], ["list.json: expected a JSON obj"]),
+        (["rescale", "empty", "out", "--k-from", "object.json"], ["object.json: has no k"]),
+        (["config", "schema", "--out", "list.json/x"], ["list.json/x: Not a directory"]),
+        (
+            ["encode", "queries", "empty", "list.json", "o.npz", "--device", "tpu"],
+            ["--device: expected cpu, cuda or cuda:NUMBER, found 'tpu'"],
+        ),
+    ],
+)
+def test_mistakes_are_one_message_and_exit_code_1(command, tmp_path, arguments, words):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "object.json").write_text(json.dumps({"scale": 4}))
+    code, _, error = command(*arguments)
+    assert code == 1
+    for word in ["error: ", *words]:
+        assert word in error
+    assert "Traceback" not in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_error_of_ours_shows_where_it_arose(command, monkeypatch):
+    def broken() -> dict:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr("splade_rescale.config.json_schemas", broken)
+    code, _, error = command("config", "schema")
+    assert code == 2
+    assert "Traceback" in error and "in broken" in error
