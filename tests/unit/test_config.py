@@ -148,7 +148,7 @@ def test_published_values_belong_to_the_paper_s_grid():
         ({"arms": {"x": {"train": {}}}}, ["my.yaml: arms.x: changes nothing"]),
         ({"seeds": [True]}, ["seeds[0]", "found True"]),
         ({"train": {"batch_size": True}}, ["my.yaml: train.batch_size: expected no boolean"]),
-        ({"encode": {"gpus": False}}, ["encode.gpus", "found false"]),
+        ({"encode": {"gpus": False}}, ["encode.gpus", "found False"]),
     ],
 )  # fmt: skip
 def test_errors_name_the_file_the_key_and_what_is_allowed(changes, words):

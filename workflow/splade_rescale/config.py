@@ -202,6 +202,8 @@ def _entry_fields(data: Any, location: tuple[str | int, ...]) -> list[str]:
 
 def _describe(error: Mapping[str, Any], model: type[BaseModel], source: str) -> str:
     location = tuple(part for part in error["loc"] if part != "[key]")
+    if error["type"] == "boolean":
+        location += (error["ctx"]["name"],)
     tags = {"pydocs", "path", "hub", "pretrain", "twin"}
     shown = ""
     for position, part in enumerate(location):
@@ -219,9 +221,8 @@ def _describe(error: Mapping[str, Any], model: type[BaseModel], source: str) -> 
         return f"{source}: {shown}: missing"
     message = error["msg"].removeprefix("Value error, ")
     where = f"{source}: {shown}" if shown else source
-    if error["type"] == "boolean":
-        return f"{where}{'.' if shown else ': '}{message}"
-    return f"{where}: {message}, found {error['input']!r}"
+    found = error["input"][location[-1]] if error["type"] == "boolean" else error["input"]
+    return f"{where}: {message}, found {found!r}"
 
 
 def validate(model: type[BaseModel], data: Any, source: str) -> Any:

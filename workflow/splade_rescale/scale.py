@@ -31,7 +31,7 @@ def canonical_k(value: object) -> str:
         raise UserError(expected)
     text = format(number, "f")
     text = text.rstrip("0").rstrip(".") if "." in text else text
-    if not 1e-30 <= number <= 1e30 or len(text) > LONGEST:
+    if not Decimal("1e-30") <= number <= Decimal("1e30") or len(text) > LONGEST:
         raise UserError(
             f"k must be from 1e-30 to 1e30, with {LONGEST} digits at most, found {value!r:.80}"
         )

@@ -29,8 +29,8 @@ class Settings(BaseModel):
                 if isinstance(value, bool) and field and field.annotation is not bool:
                     raise PydanticCustomError(
                         "boolean",
-                        "{name}: expected no boolean, found {value}",
-                        {"name": name, "value": str(value).lower()},
+                        "expected no boolean (yes, no)",
+                        {"name": name},
                     )
         return data
 
