@@ -208,7 +208,7 @@ def test_a_backbone_of_the_user_s_must_have_positions_for_the_longest_text(tmp_p
     }
     for slug in entries:
         load(registry={"backbones": entries}, backbones=[slug], encode={"document_length": 512})
-        with pytest.raises(UserError, match=f"{slug}: path: takes 512 tokens at most.* say 513"):
+        with pytest.raises(UserError, match=f"{slug}: path: ~/mine: takes 512 tokens.* say 513"):
             load(registry={"backbones": entries}, backbones=[slug], encode={"document_length": 513})
     (tmp_path / "mine" / "config.json").write_text("[]")
     with pytest.raises(UserError, match=r"mine/config\.json: expected a JSON object, found list"):

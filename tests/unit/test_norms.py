@@ -185,6 +185,15 @@ def test_texts_are_cut_at_the_lengths(tiny_masked_lm, tiny_tokenizer, monkeypatc
     assert cut == by_hand
 
 
+def test_texts_are_cut_where_the_model_s_positions_end(tiny_masked_lm, tiny_tokenizer, monkeypatch):
+    tiny_tokenizer.model_max_length = 10**30  # as transformers has it where no file says
+    model = tiny_masked_lm("roberta")  # 80 positions, the first behind the padding's
+    monkeypatch.setitem(globals(), "DOCUMENTS", [text + " cat" * 200 for text in DOCUMENTS])
+    (long,) = statistics(model, tiny_tokenizer, [1], document_length=500)
+    (fitting,) = statistics(model, tiny_tokenizer, [1], document_length=79)
+    assert long == fitting
+
+
 def test_bad_input_of_the_statistics(tiny_masked_lm, tiny_tokenizer):
     arguments = [NormsSettings(), RescaleSettings()]
     lengths = {"query_length": 8, "document_length": 8}

@@ -34,7 +34,7 @@ def test_the_longest_text_is_what_the_model_takes(tiny_masked_lm, architecture):
 
 def test_a_length_beyond_is_refused():
     config = {"model_type": "bert", "max_position_embeddings": 80}
-    check_length(config, 80)
-    check_length({}, 10**6)
-    with pytest.raises(UserError, match="takes 80 tokens at most, settings say 81"):
-        check_length(config, 81)
+    check_length("x", config, 80)
+    check_length("x", {}, 10**6)
+    with pytest.raises(UserError, match="x: takes 80 tokens at most, settings say 81"):
+        check_length("x", config, 81)

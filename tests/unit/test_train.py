@@ -723,6 +723,13 @@ def test_gpus_without_their_processes(init, pairs, run, monkeypatch):
         run(init, pairs(), gpus=4)
 
 
+def test_texts_longer_than_the_model_takes_are_refused(init, pairs, run, tmp_path):
+    for length in ("query_length", "document_length"):
+        with pytest.raises(UserError, match="init: takes 80 tokens at most, settings say 81"):
+            run(init, pairs(), max_steps=1, **{length: 81})
+    assert not (tmp_path / "model").exists() and not (tmp_path / "ckpt").exists()
+
+
 def test_folders_of_others_are_left_alone(init, pairs, run, tmp_path):
     for name, file in (("model", "thesis.tex"), ("ckpt", "checkpoint-3")):
         (tmp_path / name).mkdir()

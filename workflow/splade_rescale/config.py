@@ -382,9 +382,10 @@ def _check_backbone(source: str, slug: str, experiment: Experiment) -> None:
     )
     if isinstance(entry, PathBackbone):
         try:
-            check_length(_read_checkpoint_config(entry), longest)
+            checkpoint = _read_checkpoint_config(entry)
         except UserError as error:
             raise UserError(f"{source}: {key}: path: {error}") from None
+        check_length(f"{source}: {key}: path: {entry.path}", checkpoint, longest)
     if isinstance(entry, PretrainBackbone):
         _known(source, f"{key}: dataset", entry.dataset, experiment.datasets)
         _check_dataset(source, entry.dataset, experiment, trained=True)

@@ -22,6 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from splade_rescale.errors import UserError
 from splade_rescale.files import atomic_file, write_json
 from splade_rescale.head import load_tokenizer
+from splade_rescale.positions import check_length
 from splade_rescale.settings import EncodeSettings
 from splade_rescale.splade import Splade
 from splade_rescale.text import document_texts
@@ -205,7 +206,7 @@ def _encode_file(
     first, last = shard * total // shards, (shard + 1) * total // shards
     tokenizer = load_tokenizer(model_folder)
     model = Splade.load(model_folder).to(device).eval()
-    _check_length(model_folder, model, length)
+    check_length(model_folder, model.model.config.to_dict(), length)
 
     ids: list[pa.Array] = []
     parts = [sparse.csr_array((0, model.vocabulary), dtype=np.float32)]
@@ -297,18 +298,6 @@ def _open_parquet(path: Path, columns: list[str]) -> pq.ParquetFile:
 
 def _row_name(model: Path, parquet: Path, column: str, ids: pa.Array, row: int) -> str:
     return f"{model}: {column} {ids[row].as_py()!r} of {parquet}"
-
-
-def _check_length(folder: Path, model: Splade, length: int) -> None:
-    """Refuse more tokens than the model has positions for; texts would fail one by one."""
-    config = model.model.config
-    positions = getattr(config, "max_position_embeddings", None)
-    if positions is None:
-        return
-    if "roberta" in config.model_type:  # positions start behind the padding id
-        positions -= config.pad_token_id + 1
-    if length > positions:
-        raise UserError(f"{folder}: takes {positions} tokens at most, settings say {length}")
 
 
 def _windows(

@@ -28,6 +28,7 @@ from splade_rescale.head import (
     scale_head,
 )
 from splade_rescale.pooling import splade_max_pool
+from splade_rescale.positions import most_tokens
 from splade_rescale.row_norms import PERCENTILES, head_norms
 from splade_rescale.scale import canonical_k
 from splade_rescale.settings import NormsSettings, RescaleSettings
@@ -146,8 +147,8 @@ def activation_statistics(
         settings: batch_size is the in-batch size; a last batch that is smaller is left out,
             since the loss depends on the size, unless it is the only one.
         rescale: how the head is divided by k.
-        query_length: tokens of a query, specials included.
-        document_length: tokens of a document, specials included.
+        query_length: tokens of a query, specials included; fewer where the model takes fewer.
+        document_length: tokens of a document, likewise.
 
     Returns:
         One dictionary per k: k; pairs (texts of each kind used); batch_size; for queries and
@@ -168,10 +169,11 @@ def activation_statistics(
         )
     check_vocabulary(model, tokenizer)
     size = min(settings.batch_size, len(queries))
+    most = most_tokens(model.config.to_dict())
     starts = range(0, len(queries) - size + 1, size)
     batches = [
         tuple(
-            _tokens(tokenizer, texts[start : start + size], length)
+            _tokens(tokenizer, texts[start : start + size], min(length, most or length))
             for texts, length in ((queries, query_length), (documents, document_length))
         )
         for start in starts

@@ -1,6 +1,7 @@
 """How many tokens a model has positions for."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from splade_rescale.errors import UserError
@@ -38,12 +39,17 @@ def most_tokens(config: Mapping[str, Any]) -> int | None:
     return positions
 
 
-def check_length(config: Mapping[str, Any], length: int) -> None:
+def check_length(where: str | Path, config: Mapping[str, Any], length: int) -> None:
     """Refuse a text length that the model has no positions for: texts would fail one by one.
+
+    Args:
+        where: the model's place, for the message.
+        config: as in config.json of its checkpoint.
+        length: tokens, specials included.
 
     Raises:
         UserError: how many tokens the model takes, and how many are asked for.
     """
     most = most_tokens(config)
     if most is not None and length > most:
-        raise UserError(f"takes {most} tokens at most, settings say {length}")
+        raise UserError(f"{where}: takes {most} tokens at most, settings say {length}")

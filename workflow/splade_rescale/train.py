@@ -30,6 +30,7 @@ from splade_rescale.files import atomic_folder, read_json, write_json
 from splade_rescale.head import load_tokenizer
 from splade_rescale.losses import contrastive, flops, kl, lambda_at, margin_mse, pair_scores
 from splade_rescale.pairs import Collator, Pairs, read_pairs
+from splade_rescale.positions import check_length
 from splade_rescale.settings import TrainSettings
 from splade_rescale.splade import Splade
 from splade_rescale.train_log import MEASURES, Journal
@@ -93,6 +94,8 @@ def _train(
     table = read_pairs(train_parquet, settings, arguments.world_size)
     splade = Splade.load(init)
     tokenizer = load_tokenizer(init)
+    longest = max(settings.query_length, settings.document_length)
+    check_length(init, splade.model.config.to_dict(), longest)
 
     if out.exists() and any(out.iterdir()) and not (out / _REPORT).exists():
         raise UserError(f"{out}: exists and holds no {_REPORT}; name another folder to write to")
