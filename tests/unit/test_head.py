@@ -186,12 +186,15 @@ def test_a_folder_without_model_is_refused(tmp_path, tiny_checkpoint):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"backbone: no safetensors weights"):
         load_masked_lm(folder)
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(UserError, match=r"config\.json: expected a JSON object, found list"):
+        load_masked_lm(folder)
     (folder / "config.json").unlink()
     with pytest.raises(UserError, match=r"config\.json: no such file"):
         load_masked_lm(folder)
 
 
-@pytest.mark.parametrize("damage", ["truncated", "garbage", "empty", "config", "shard"])
+@pytest.mark.parametrize("damage", ["truncated", "garbage", "empty", "config", "type", "shard"])
 def test_damaged_weights_are_refused(damage, tiny_checkpoint):
     folder = tiny_checkpoint("bert")
     weights = folder / "model.safetensors"
@@ -205,6 +208,8 @@ def test_damaged_weights_are_refused(damage, tiny_checkpoint):
         index = {"metadata": {}, "weight_map": {"cls.predictions.bias": "model-1.safetensors"}}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
         weights.unlink()
+    elif damage == "type":
+        (folder / "config.json").write_text('{"model_type": "bert", "num_hidden_layers": "two"}')
     else:
         (folder / "config.json").write_text('{"model_type": "no-such-type"}')
     with pytest.raises(UserError, match=r"backbone: cannot be loaded as a masked language model"):

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
@@ -32,7 +33,7 @@ from transformers import (
 from transformers.models.gte import GteConfig, GteForMaskedLM
 
 from splade_rescale.errors import UserError
-from splade_rescale.files import read_json
+from splade_rescale.files import read_json_object
 
 _LOADING_ERRORS = (OSError, ValueError, TypeError, KeyError, RuntimeError, ImportError)
 
@@ -56,7 +57,7 @@ def load_masked_lm(
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{folder}: no such checkpoint folder")
-    config = read_json(folder / "config.json")
+    config = read_json_object(folder / "config.json")
     weights = ["model.safetensors", "model.safetensors.index.json"]
     if not any((folder / name).is_file() for name in weights):
         raise UserError(
@@ -79,7 +80,7 @@ def load_masked_lm(
             model, report = AutoModelForMaskedLM.from_pretrained(
                 folder, trust_remote_code=trust_remote_code, **options
             )
-    except (*_LOADING_ERRORS, SafetensorError) as error:
+    except (*_LOADING_ERRORS, SafetensorError, StrictDataclassError) as error:
         raise UserError(
             f"{folder}: cannot be loaded as a masked language model: {_first_line(error)}"
         ) from error
