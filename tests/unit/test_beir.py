@@ -140,7 +140,7 @@ def test_duplicate_query_names_both_lines(tmp_path):
 @pytest.mark.parametrize(
     "lines",
     [
-        ["query-id\tcorpus-id\tscore", "q1\td1\t1", "a query\t a doc \t0", "007\t08\t-1"],
+        ["query-id\tcorpus-id\tscore", "q1\td1\t1", "a query\t a doc \t0.0", "007\t08\t-1.0"],
         ["q1\td1\t1", "", "a query\t a doc \t0", "007\t08\t-1\r"],
     ],
 )
@@ -234,6 +234,9 @@ def test_train_rows(tmp_path, names, suffix):
         (SCORED | {"negative": None}, {}, r":1: found"),
         (SCORED, SCORED | {"positive_score": float("nan")}, r":2: 'positive_score' must be a fin"),
         (SCORED, SCORED | {"positive_score": "3"}, r":2: 'positive_score' must be a finite"),
+        (SCORED, SCORED | {"positive_score": True}, r":2: 'positive_score' must be a finite"),
+        (SCORED, SCORED | {"positive_score": [3]}, r":2: 'positive_score' must be a finite"),
+        (SCORED, SCORED | {"positive_score": 10**400}, r":2: 'positive_score' must be a finite"),
         (SCORED, {"query": "q", "positive": "p"}, r":2: 'negative' must be a string"),
         ({"query": "q", "positive": "p"}, SCORED, r":2: 'negative' is here but not in the first"),
     ],

@@ -82,6 +82,13 @@ def test_a_table_without_rows_is_refused(beir, tmp_path, part):
         download_dataset("mine", PathDataset(source="path", path=str(beir)), tmp_path / "out")
 
 
+def test_judgements_of_another_corpus_are_refused(beir, tmp_path):
+    (beir / "qrels/test.tsv").write_text("1\t7\t2\n3\tgone\t1\n")
+    with pytest.raises(UserError, match=r"mine \(.*beir\): none of the 2 judged .* is '7'"):
+        download_dataset("mine", PathDataset(source="path", path=str(beir)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_error_leaves_the_earlier_folder_and_nothing_else(beir, tmp_path):
     out = tmp_path / "datasets" / "mine"
     entry = PathDataset(source="path", path=str(beir))
@@ -189,8 +196,9 @@ def test_truncated_weights_and_missing_folders_are_refused(save_checkpoint, tmp_
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(UserError, match=r"source: model\.safetensors is truncated, or not a safe"):
         download(path_entry(tmp_path / "source"), tmp_path / "out")
-    with pytest.raises(UserError, match="nowhere: no such folder"):
-        download(path_entry(tmp_path / "nowhere"), tmp_path / "out")
+    for name in (tmp_path / "nowhere", "~no-such-user/nowhere"):
+        with pytest.raises(UserError, match="nowhere: no such folder"):
+            download(path_entry(name), tmp_path / "out")
 
 
 @pytest.mark.parametrize("shards", [{}, {"max_shard_size": "10KB"}])

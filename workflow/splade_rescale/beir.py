@@ -21,7 +21,8 @@ from splade_rescale.schemas import SCHEMAS, Batches, Parts, train_schema
 from splade_rescale.settings import PathDataset
 
 QRELS_HEADER = ("query-id", "corpus-id", "score")
-_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+# Tables often carry scores as 1.0
+_INTEGER = re.compile(r"([+-]?[0-9]{1,18})(\.0+)?")
 
 
 def _batches(records: Iterator[tuple], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -98,10 +99,10 @@ def read_queries(files: Iterable[Path]) -> Iterator[pa.RecordBatch]:
 
 
 def _relevance(where: str, value: Any) -> int:
-    if isinstance(value, str) and _INTEGER.fullmatch(value):
-        return int(value)
+    if isinstance(value, str) and (whole := _INTEGER.fullmatch(value)):
+        return int(whole[1])
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and abs(value) < 2**63 and value == int(value):  # Tables often carry scores as 1.0
+    if number and abs(value) < 2**63 and value == int(value):
         return int(value)
     raise UserError(f"{where}: relevance must be a whole number, found {value!r}")
 
@@ -216,9 +217,13 @@ def read_train(files: Iterable[Path]) -> Iterator[pa.RecordBatch]:
 
 def _score(where: str, row: dict[str, Any], key: str) -> float:
     value = row.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UserError(f"{where}: {key!r} must be a finite number, found {value!r}")
-    return float(value)
+    try:
+        score = math.nan if isinstance(value, bool | str) else float(value)
+    except (TypeError, OverflowError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise UserError(f"{where}: {key!r} must be a finite number, found {value!r:.80}")
+    return score
 
 
 def read_titles(files: Iterable[Path]) -> Iterator[pa.RecordBatch]:

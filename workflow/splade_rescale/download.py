@@ -47,15 +47,15 @@ def download_dataset(name: str, entry: Dataset, out: Path, corpus_from: Path | N
     the folder `corpus_from` is linked, or copied where the file system cannot link.
 
     Raises:
-        UserError: the source cannot be read, is malformed, or has a table without rows.
+        UserError: the source cannot be read, is malformed, has a table without rows, or judges
+            only documents that are not in its corpus.
     """
-    parts = _parts(entry)
+    parts, origin = _parts(entry), getattr(entry, "path", entry.source)
     with atomic_folder(out) as folder:
         rows = {}
         for table, batches in parts.tables.items():
             rows[table] = _write_table(folder / f"{table}.parquet", batches)
             if rows[table] == 0:
-                origin = getattr(entry, "path", entry.source)
                 raise UserError(f"data set {name} ({origin}): {table} has no rows")
         if corpus_from is not None:
             _link(corpus_from / "corpus.parquet", folder / "corpus.parquet")
@@ -68,6 +68,12 @@ def download_dataset(name: str, entry: Dataset, out: Path, corpus_from: Path | N
         }
         if "qrels" in rows:
             provenance |= _judgement_counts(folder)
+            if provenance["qrels_outside_corpus"] == rows["qrels"]:
+                document = pq.read_table(folder / "qrels.parquet", columns=["doc_id"])["doc_id"][0]
+                raise UserError(
+                    f"data set {name} ({origin}): none of the {rows['qrels']} judged documents is "
+                    f"in the corpus; the first is {document.as_py()!r}"
+                )
         write_json(folder / "dataset.json", provenance)
 
 
@@ -188,7 +194,8 @@ def _fetch(
             disable_progress_bars()
         return hub.download_checkpoint(entry, folder, CHECKPOINT_FILES)
     if isinstance(entry, PathBackbone):
-        return {"files": _copy_checkpoint(Path(entry.path).expanduser(), folder)}
+        # Path's own method fails on an unknown user
+        return {"files": _copy_checkpoint(Path(os.path.expanduser(entry.path)), folder)}
     if isinstance(entry, TwinBackbone):
         if of is None:
             raise UserError(f"backbone {name}: a twin needs the folder of backbone {entry.of}")
