@@ -50,6 +50,7 @@ def test_config_check_counts_trainings_and_cells_of_all_arms(command, tmp_path):
         (["rescale", "empty", "out", "--k-from", "list.json"], ["list.json: expected a JSON obj"]),
         (["rescale", "empty", "out", "--k-from", "object.json"], ["object.json: has no k"]),
         (["config", "schema", "--out", "list.json/x"], ["list.json/x: Not a directory"]),
+        (["config", "schema", "--out", "taken"], ["taken/config.schema.json: Is a directory"]),
         (
             ["encode", "queries", "empty", "list.json", "o.npz", "--device", "tpu"],
             ["--device: expected cpu, cuda or cuda:NUMBER, found 'tpu'"],
@@ -58,6 +59,7 @@ def test_config_check_counts_trainings_and_cells_of_all_arms(command, tmp_path):
 )
 def test_mistakes_are_one_message_and_exit_code_1(command, tmp_path, arguments, words):
     (tmp_path / "empty").mkdir()
+    (tmp_path / "taken" / "config.schema.json").mkdir(parents=True)
     (tmp_path / "list.json").write_text("[1]")
     (tmp_path / "object.json").write_text(json.dumps({"scale": 4}))
     code, _, error = command(*arguments)

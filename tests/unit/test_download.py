@@ -89,6 +89,12 @@ def test_judgements_of_another_corpus_are_refused(beir, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_what_is_no_data_set_is_left_alone(beir, tmp_path):
+    with pytest.raises(UserError, match=r"beir: exists and holds no dataset\.json"):
+        download_dataset("mine", PathDataset(source="path", path=str(beir)), beir)
+    assert (beir / "corpus.jsonl").is_file()
+
+
 def test_an_error_leaves_the_earlier_folder_and_nothing_else(beir, tmp_path):
     out = tmp_path / "datasets" / "mine"
     entry = PathDataset(source="path", path=str(beir))
@@ -196,6 +202,9 @@ def test_truncated_weights_and_missing_folders_are_refused(save_checkpoint, tmp_
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(UserError, match=r"source: model\.safetensors is truncated, or not a safe"):
         download(path_entry(tmp_path / "source"), tmp_path / "out")
+    with pytest.raises(UserError, match=r"source: exists and holds no backbone\.json"):
+        download(path_entry(tmp_path / "source"), tmp_path / "source")
+    assert weights.exists()
     for name in (tmp_path / "nowhere", "~no-such-user/nowhere"):
         with pytest.raises(UserError, match="nowhere: no such folder"):
             download(path_entry(name), tmp_path / "out")

@@ -272,7 +272,7 @@ def test_progress_is_shown_only_when_asked(model, corpus, texts, tmp_path, capfd
     assert f"{len(texts)}/{len(texts)}" in capfd.readouterr().err
 
 
-def test_bad_input_is_named(model, corpus, tmp_path):
+def test_bad_input_is_named(model, corpus, tmp_path, monkeypatch):
     out = tmp_path / "c.npz"
     with pytest.raises(UserError, match=r"absent\.parquet: no such file"):
         encode_corpus(model, tmp_path / "absent.parquet", out, SETTINGS)
@@ -282,6 +282,10 @@ def test_bad_input_is_named(model, corpus, tmp_path):
         encode_corpus(model, corpus, tmp_path / "c", SETTINGS)
     with pytest.raises(UserError, match=r"corpus\.parquet: columns \['query_id'\] are missing"):
         encode_queries(model, corpus, out, SETTINGS)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(UserError, match="device cuda: torch finds no CUDA device"):
+            encode_corpus(model, corpus, out, SETTINGS, device="cuda")
     too_long = SETTINGS.model_copy(update={"document_length": 81})
     with pytest.raises(UserError, match="takes 80 tokens at most, settings say 81"):
         encode_corpus(model, corpus, out, too_long)

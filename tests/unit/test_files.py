@@ -5,7 +5,14 @@ import sys
 
 import pytest
 from splade_rescale.errors import UserError
-from splade_rescale.files import atomic_file, atomic_folder, canonical_json, read_json, write_json
+from splade_rescale.files import (
+    atomic_file,
+    atomic_folder,
+    canonical_json,
+    read_json,
+    read_json_object,
+    write_json,
+)
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -66,6 +73,34 @@ with {atomic.__name__}(sys.argv[1]) as temporary:
     assert not path.exists()
     (left,) = set(path.parent.iterdir()) - before
     return left
+
+
+def test_a_folder_without_the_mark_is_not_replaced(tmp_path):
+    def write(path):
+        with atomic_folder(path, mark="kind.json") as folder:
+            (folder / "kind.json").write_text("new")
+
+    thesis = tmp_path / "mine" / "thesis.tex"
+    thesis.parent.mkdir()
+    thesis.write_text("years of work")
+    for path in (thesis, thesis.parent):
+        with pytest.raises(UserError, match=rf"{path}: exists and holds no kind\.json"):
+            write(path)
+    assert thesis.read_text() == "years of work"
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "empty", tmp_path / "absent"):
+        write(path)
+        write(path)
+        assert [part.name for part in path.iterdir()] == ["kind.json"]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_json_that_is_no_object(tmp_path):
+    write_json(tmp_path / "a.json", {"k": 1})
+    assert read_json_object(tmp_path / "a.json") == {"k": 1}
+    write_json(tmp_path / "b.json", [1])
+    with pytest.raises(UserError, match=r"b\.json: expected a JSON object, found list"):
+        read_json_object(tmp_path / "b.json")
 
 
 @pytest.mark.parametrize("atomic", [atomic_file, atomic_folder])

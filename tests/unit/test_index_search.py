@@ -520,6 +520,15 @@ def test_a_bad_corpus_is_refused(tmp_path, columns, message):
     assert [*tmp_path.iterdir()] == [corpus]
 
 
+def test_what_is_no_index_is_left_alone(tmp_path):
+    columns = {"doc_id": ["a"], "title": [""], "text": ["t"]}
+    (tmp_path / "mine").mkdir()
+    corpus = write_texts(tmp_path / "mine" / "c.parquet", columns)
+    with pytest.raises(UserError, match=r"mine: exists and holds no index\.json"):
+        build_bm25_index(corpus, tmp_path / "mine")
+    assert [*corpus.parent.iterdir()] == [corpus]
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_what_lucene_refuses_is_named_and_leaves_nothing(tmp_path, threads):
     ids = ["a", "x" * 40_000]

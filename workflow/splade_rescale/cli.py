@@ -610,7 +610,9 @@ def main() -> None:
         if error.filename is None:
             traceback.print_exc()
             sys.exit(2)
-        typer.echo(f"error: {os.fsdecode(error.filename)}: {error.strerror}", err=True)
+        # Of two names, the second is what the file is renamed to.
+        name = os.fsdecode(error.filename2 or error.filename)
+        typer.echo(f"error: {name}: {error.strerror}", err=True)
         sys.exit(1)
     except Exception:
         traceback.print_exc()

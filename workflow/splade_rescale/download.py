@@ -48,10 +48,10 @@ def download_dataset(name: str, entry: Dataset, out: Path, corpus_from: Path | N
 
     Raises:
         UserError: the source cannot be read, is malformed, has a table without rows, or judges
-            only documents that are not in its corpus.
+            only documents that are not in its corpus; or `out` holds something else.
     """
     parts, origin = _parts(entry), getattr(entry, "path", entry.source)
-    with atomic_folder(out) as folder:
+    with atomic_folder(out, mark="dataset.json") as folder:
         rows = {}
         for table, batches in parts.tables.items():
             rows[table] = _write_table(folder / f"{table}.parquet", batches)
@@ -153,9 +153,10 @@ def download_backbone(
     multiplied by it; a twin's gain comes on top of the other backbone's.
 
     Raises:
-        UserError: the source cannot be read, or is not a checkpoint with safetensors and tokenizer.
+        UserError: the source cannot be read, or is not a checkpoint with safetensors and
+            tokenizer; or `out` holds something else.
     """
-    with atomic_folder(out) as folder:
+    with atomic_folder(out, mark="backbone.json") as folder:
         provenance = _fetch(name, entry, folder, of=of, train=train, progress=progress)
         _check_checkpoint(folder, origin=_origin(entry))
         if entry.head_gain != 1:

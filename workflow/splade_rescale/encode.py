@@ -201,6 +201,8 @@ def _encode_file(
     if out.suffix != ".npz":
         raise UserError(f"{out}: the name of a vector file must end in .npz")
     device = choose_device(settings.gpus) if device is None else torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device {device}: torch finds no CUDA device")
     source = _open_parquet(parquet, columns)
     total = source.metadata.num_rows
     first, last = shard * total // shards, (shard + 1) * total // shards

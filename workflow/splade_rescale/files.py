@@ -87,14 +87,31 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def _holds_something(path: Path) -> bool:
+    """Whether a file stands at `path`, or a folder with more in it than hidden files."""
+    if path.is_dir():
+        return any(not part.name.startswith(".") for part in path.iterdir())
+    return path.exists()
+
+
 @contextmanager
-def atomic_folder(path: str | Path) -> Iterator[Path]:
+def atomic_folder(path: str | Path, mark: str | None = None) -> Iterator[Path]:
     """Yield a new empty folder beside `path`; put it in its place when the block ends well.
 
     On an exception the new folder is removed and `path` stays as it was. Should the process die
     while it replaces one folder by another, `path` is missing, never half of either.
+
+    Args:
+        path: of the folder.
+        mark: file that tells folders of this kind; anything else that stands at `path`, other
+            than an empty folder, is somebody's and not replaced. Without it the caller checks.
+
+    Raises:
+        UserError: `path` holds something without `mark`.
     """
     path = Path(path)
+    if mark is not None and not (path / mark).is_file() and _holds_something(path):
+        raise UserError(f"{path}: exists and holds no {mark}; name another folder to write to")
     temporary, old = _temporary_beside(path), _temporary_beside(path)
     temporary.mkdir()
     try:

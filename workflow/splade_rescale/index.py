@@ -233,7 +233,7 @@ def _building(out: Path, total: int, progress: bool) -> Iterator[tuple[Path, tqd
     """The folder to write to and a bar; an error of Java's names `out`."""
     with (
         java_errors(f"{out}: indexing failed"),
-        atomic_folder(out) as folder,
+        atomic_folder(out, mark=STATISTICS) as folder,
         tqdm(total=total, desc=out.name, unit="document", disable=not progress) as bar,
     ):
         yield folder, bar
