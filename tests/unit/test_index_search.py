@@ -520,6 +520,15 @@ def test_a_bad_corpus_is_refused(tmp_path, columns, message):
     assert [*tmp_path.iterdir()] == [corpus]
 
 
+def test_a_shard_given_twice_is_refused(tmp_path):
+    shard = write_vectors(tmp_path / "a.npz", np.ones((1, 3)), ["a"])
+    same = tmp_path / "x" / ".." / "a.npz"
+    (tmp_path / "x").mkdir()
+    with pytest.raises(UserError, match=r"a\.npz: given more than once"):
+        build_impact_index([shard, same], tmp_path / "index", IndexSettings())
+    assert not (tmp_path / "index").exists()
+
+
 def test_what_is_no_index_is_left_alone(tmp_path):
     columns = {"doc_id": ["a"], "title": [""], "text": ["t"]}
     (tmp_path / "mine").mkdir()

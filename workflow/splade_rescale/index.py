@@ -267,11 +267,16 @@ def build_impact_index(
         postings, bytes, seconds, quantization, vocabulary (terms that a vector has room for).
 
     Raises:
-        UserError: a shard is missing, damaged, of another vocabulary than the others or holds a
-            weight that is negative or not finite.
+        UserError: a shard is missing, damaged, given twice, of another vocabulary than the others
+            or holds a weight that is negative or not finite.
         RuntimeError: Java failed, or Lucene's counts differ from ours.
     """
     began = time.perf_counter()
+    places = [npz.resolve() for npz in vectors]
+    if twice := [
+        npz for npz, place in zip(vectors, places, strict=True) if places.count(place) > 1
+    ]:
+        raise UserError(f"{twice[0]}: given more than once; expected each shard once")
     start_jvm(threads=threads, memory_mb=memory_mb)
     tally = _Tally()
     analyzer = (
