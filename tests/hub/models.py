@@ -101,7 +101,7 @@ def _random(config: transformers.PreTrainedConfig, seed: int) -> transformers.Pr
                 parameter.add_(1)
         head = model.get_output_embeddings()
         head.weight.normal_(std=0.3, generator=generator)
-        head.bias.normal_(mean=-4, std=0.3, generator=generator)
+        head.bias.normal_(mean=-0.7 * head.in_features**0.5, std=0.3, generator=generator)
     return model.eval()
 
 
