@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from huggingface_hub.utils import disable_progress_bars
-from safetensors import SafetensorError, safe_open
 
+from splade_rescale.checkpoint_files import CHECKPOINT_FILES, check_checkpoint, copy_checkpoint
 from splade_rescale.errors import UserError
 from splade_rescale.files import atomic_folder, read_json, write_json
 from splade_rescale.schemas import SCHEMAS, Batches, Parts, train_schema
@@ -31,11 +31,6 @@ from splade_rescale.settings import (
     PydocsDataset,
     TwinBackbone,
 )
-
-# Configuration, vocabulary, and weights in safetensors, which run no code when they are loaded.
-CHECKPOINT_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
-# One of these is there in every checkpoint with a tokenizer that transformers loads.
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 
 
 def download_dataset(name: str, entry: Dataset, out: Path, corpus_from: Path | None = None) -> None:
@@ -158,7 +153,7 @@ def download_backbone(
     """
     with atomic_folder(out, mark="backbone.json") as folder:
         provenance = _fetch(name, entry, folder, of=of, train=train, progress=progress)
-        _check_checkpoint(folder, origin=_origin(entry))
+        check_checkpoint(folder, origin=_origin(entry))
         if entry.head_gain != 1:
             trusted = isinstance(entry, HubBackbone) and entry.trust_remote_code
             _multiply_head(folder, entry.head_gain, trust_remote_code=trusted)
@@ -196,11 +191,11 @@ def _fetch(
         return hub.download_checkpoint(entry, folder, CHECKPOINT_FILES)
     if isinstance(entry, PathBackbone):
         # Path's own method fails on an unknown user
-        return {"files": _copy_checkpoint(Path(os.path.expanduser(entry.path)), folder)}
+        return {"files": copy_checkpoint(Path(os.path.expanduser(entry.path)), folder)}
     if isinstance(entry, TwinBackbone):
         if of is None:
             raise UserError(f"backbone {name}: a twin needs the folder of backbone {entry.of}")
-        files = _copy_checkpoint(of, folder)
+        files = copy_checkpoint(of, folder)
         return {"of": read_json(of / "backbone.json"), "files": files}
     assert isinstance(entry, PretrainBackbone)
     if train is None:
@@ -209,38 +204,6 @@ def _fetch(
 
     pretrain.pretrain(entry, train, folder, progress=progress)
     return {}
-
-
-def _copy_checkpoint(source: Path, folder: Path) -> list[str]:
-    """Copy the checkpoint's own files (not, say, optimizer states), following links."""
-    if not source.is_dir():
-        raise UserError(f"{source}: no such folder; expected a checkpoint folder")
-    files = {path.name for glob in CHECKPOINT_FILES for path in source.glob(glob)}
-    files = sorted(name for name in files - {"backbone.json"} if (source / name).is_file())
-    for name in files:
-        shutil.copyfile(source / name, folder / name)
-    return files
-
-
-def _check_checkpoint(folder: Path, origin: str) -> None:
-    for wanted, globs in {
-        "config.json": ("config.json",),
-        "weights (*.safetensors; convert others with transformers' save_pretrained)": (
-            "*.safetensors",
-        ),
-        f"tokenizer ({', '.join(TOKENIZER_FILES)})": TOKENIZER_FILES,
-    }.items():
-        if not any(path.is_file() for glob in globs for path in folder.glob(glob)):
-            found = sorted(path.name for path in folder.iterdir())
-            raise UserError(f"{origin}: no {wanted}; usable files found: {found}")
-    for path in folder.glob("*.safetensors"):
-        try:
-            with safe_open(path, framework="numpy"):
-                pass
-        except SafetensorError as error:
-            raise UserError(
-                f"{origin}: {path.name} is truncated, or not a safetensors file ({error})"
-            ) from None
 
 
 def _multiply_head(folder: Path, gain: float, *, trust_remote_code: bool) -> None:

@@ -17,7 +17,7 @@ from huggingface_hub import constants, errors
 from huggingface_hub.utils import disable_progress_bars, filter_repo_objects, validate_repo_id
 
 from splade_rescale.beir import judged_tables, read_train
-from splade_rescale.download import CHECKPOINT_FILES
+from splade_rescale.checkpoint_files import CHECKPOINT_FILES
 from splade_rescale.errors import UserError
 from splade_rescale.schemas import Batches, Parts
 from splade_rescale.settings import HubBackbone, HubDataset, HubFiles
