@@ -155,3 +155,27 @@ def test_not_canonical_scales_are_no_targets(finished):
 
 def test_written_configuration_is_what_the_tests_think(finished):
     assert yaml.safe_load((finished.folder / "mini.yaml").read_text()) == MINI
+
+
+def test_an_arm_at_a_chosen_scale(finished, tmp_path):
+    shutil.copytree(finished.folder, tmp_path / "copy", symlinks=True)
+    arm = {"rescale": {"bias": "keep"}, "backbones": ["mini-bert"], "scales": ["auto"]}
+    workflow = Workflow(tmp_path / "copy", {**MINI, "arms": {"bias-kept": arm}})
+    planned = workflow.planned()
+    assert {"choose_k", "rescale", "train", "encode_corpus", "table"} <= planned
+    assert not planned & {"norms", "download_backbone", "index_bm25"}
+    workflow.run("--cores", "2", "results/table.csv", "results/paper/table2.csv")
+
+    results = workflow.folder / "results"
+    table = read_table(results / "table.csv")
+    assert len(table) == len(MINI["backbones"]) * len(MINI["scales"]) + 1 + 1
+    row = table[table.arm == "bias-kept"].iloc[0]
+    chosen = json.loads((results / "arms/bias-kept/mini-bert/auto.json").read_text())["k"]
+    rescaled = results / "arms/bias-kept/mini-bert/kauto/init/rescale.json"
+    assert row.k == "auto"
+    assert row.k_used == float(chosen) == json.loads(rescaled.read_text())["k"]
+    assert json.loads(rescaled.read_text())["bias"] == "keep"
+    paper = pd.read_csv(results / "paper/table2.csv")
+    assert list(paper.arm.dropna()) == ["bias-kept"]
+    assert "beir-13: 0 of 13" in paper.missing.iloc[0]
+    assert "Nothing to be done" in workflow.run("--dry-run", "--cores", "2").stdout
