@@ -509,3 +509,14 @@ def test_p_is_corrected_over_the_data_set(results):
     largest = [max(min(1, (4 - r) * q) for r, q in zip(ranks, p, strict=True) if r <= mine)
                for mine in ranks]  # fmt: skip
     assert alpha.p_holm_vs_k1.to_numpy() == pytest.approx(largest)
+
+
+@pytest.mark.parametrize("side", ["q", "d"])
+@pytest.mark.parametrize(("trained", "shown"), [("ok", "collapsed-zero"), ("diverged", "diverged")])
+def test_a_cell_without_any_term_has_collapsed(results, side, trained, shown):
+    run = results / "one/k16/seed7"
+    edit(run / "model/train.json", status=trained)
+    edit(run / "alpha/sparsity.json", **{f"active_terms_{side}": 0.0})
+    table = build(results)
+    assert row_of(table, "alpha", "one", "16").status == shown
+    assert row_of(table, "beta", "one", "16").status == trained

@@ -58,9 +58,10 @@ def build_table(
     """One row per cell: the main arm, then the others; data sets by name, backbones in the order
     given, k by number, then seed.
 
-    The baseline (bm25) comes first in each data set. `delta_*` and `p_*` compare the headline
-    measure query by query (difference of the means, and p of the two-sided paired t-test) with
-    the same data set and seed:
+    `status` is training's; a cell whose queries or documents have no term at all is
+    collapsed-zero in any case. The baseline (bm25) comes first in each data set. `delta_*` and
+    `p_*` compare the headline measure query by query (difference of the means, and p of the
+    two-sided paired t-test) with the same data set and seed:
 
     - `*_vs_k1`: of the same backbone at k = 1 in the same arm;
     - `*_vs_baseline`: of the backbone `baseline` at k = 1 in the main arm, the untouched and
@@ -182,6 +183,10 @@ def _row(cell: CellFiles) -> dict[str, Any]:
     status = _value(trained, "status")
     if status not in STATUSES:
         raise UserError(f"{trained}: status is {status!r}, expected one of {', '.join(STATUSES)}")
+    terms = {name: _number(sparse, f"active_terms_{name}") for name in ("q", "d")}
+    # Training judges a window of steps, in which a last term may have gone out.
+    if status == "ok" and 0 in terms.values():
+        status = "collapsed-zero"
     # Only a run that diverged may have a loss that is not finite, which JSON has as null.
     loss = _number_or_nan if status == "diverged" else _number
     return row | {
@@ -195,8 +200,8 @@ def _row(cell: CellFiles) -> dict[str, Any]:
         "last_loss": loss(trained, "last_loss"),
         "train_seconds": _number(trained, "seconds"),
         "examples_per_second": _number(trained, "examples_per_second"),
-        "active_terms_q": _number(sparse, "active_terms_q"),
-        "active_terms_d": _number(sparse, "active_terms_d"),
+        "active_terms_q": terms["q"],
+        "active_terms_d": terms["d"],
         "FLOPS": _number(sparse, "flops"),
         "empty_documents": int(_number(sparse, "empty_documents")),
         "docs_per_second": _docs_per_second(cell.corpus_folder / "vectors"),
