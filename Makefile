@@ -33,8 +33,8 @@ schema: $(STAMP)
 # Resolve the dependencies of pyproject.toml anew; read the difference before committing it.
 # torch pins its own CUDA parts exactly, so they stay out: a CPU build of torch needs none of them.
 lock: $(STAMP)
-	.venv/bin/python -m uv pip compile pyproject.toml --extra dev --python-version 3.11 \
-	    --quiet --no-annotate --no-header \
+	.venv/bin/python -m uv pip compile pyproject.toml --extra dev --extra engines --python-version 3.11 \
+	    --universal --quiet --no-annotate --no-header \
 	    | grep --extended-regexp --invert-match '^(nvidia-|cuda-|triton)' > .venv/pins
 	(grep '^#' envs/requirements.txt; cat .venv/pins) > .venv/lock
 	mv .venv/lock envs/requirements.txt
