@@ -1,0 +1,67 @@
+"""Turn texts into sparse vectors."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from splade_rescale.cli.options import (
+    Device,
+    ExistingFolder,
+    SettingsText,
+    Threads,
+    read_settings,
+    show_bars,
+)
+
+commands = typer.Typer(no_args_is_help=True, help="Turn texts into sparse vectors.")
+
+
+@commands.command("corpus")
+def encode_corpus_command(
+    model: ExistingFolder,
+    corpus: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="corpus.parquet")],
+    out: Annotated[Path, typer.Argument(help="The .npz to write; ids and statistics lie beside.")],
+    shard: Annotated[int, typer.Option(min=0, help="Number of the shard, from 0.")] = 0,
+    shards: Annotated[int, typer.Option(min=1, help="Shards of the corpus.")] = 1,
+    settings: SettingsText = None,
+    device: Device = None,
+    threads: Threads = None,
+) -> None:
+    """Encode one shard of a corpus."""
+    from splade_rescale.encode import encode_corpus
+    from splade_rescale.settings import EncodeSettings
+
+    encode_corpus(
+        model,
+        corpus,
+        out,
+        read_settings(EncodeSettings, settings),
+        shard=shard,
+        shards=shards,
+        device=device,
+        progress=show_bars(),
+    )
+
+
+@commands.command("queries")
+def encode_queries_command(
+    model: ExistingFolder,
+    queries: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="queries.parquet")],
+    out: Annotated[Path, typer.Argument(help="The .npz to write; ids and statistics lie beside.")],
+    settings: SettingsText = None,
+    device: Device = None,
+    threads: Threads = None,
+) -> None:
+    """Encode all queries of a data set."""
+    from splade_rescale.encode import encode_queries
+    from splade_rescale.settings import EncodeSettings
+
+    encode_queries(
+        model,
+        queries,
+        out,
+        read_settings(EncodeSettings, settings),
+        device=device,
+        progress=show_bars(),
+    )

@@ -1,0 +1,76 @@
+"""What several commands share: options, threads, settings, bars."""
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from splade_rescale.errors import UserError
+
+
+def limit_threads(threads: int | None) -> int | None:
+    """Limit every thread pool of this process; spinning OpenMP threads slow their neighbours."""
+    if threads is not None:
+        for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ[variable] = str(threads)
+        os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
+        os.environ["RAYON_NUM_THREADS"] = str(threads)
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    return threads
+
+
+def known_device(device: str | None) -> str | None:
+    """Refuse what is no torch device of a kind that the stages know."""
+    if device is not None and not re.fullmatch(r"cpu|cuda(:[0-9]+)?", device):
+        raise UserError(f"--device: expected cpu, cuda or cuda:NUMBER, found {device!r}")
+    return device
+
+
+def read_settings(model: type[Any], text: str | None) -> Any:
+    """Read settings given as JSON text, or as a JSON file in which they stand.
+
+    A file written beside a result, such as train.json, has them under the key `settings`.
+    """
+    from splade_rescale.config import validate
+
+    if text is None:
+        return validate(model, {}, "--settings")
+    if not text.strip():
+        raise UserError("--settings: empty; expected JSON text or the name of a JSON file")
+    if text.lstrip().startswith("{"):
+        try:
+            return validate(model, json.loads(text), "--settings")
+        except json.JSONDecodeError as error:
+            raise UserError(f"--settings: not valid JSON ({error})") from None
+    from splade_rescale.files import read_json_object
+
+    data = read_json_object(text)
+    return validate(model, data.get("settings", data), text)
+
+
+def show_bars() -> bool:
+    """Progress bars are for people; a log file gets none, those of the libraries included."""
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    return sys.stderr.isatty()
+
+
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, callback=limit_threads, help="CPU threads; all cores if unset."),
+]
+MemoryMb = Annotated[int | None, typer.Option(min=256, help="Most memory of the Java heap, MB.")]
+SettingsText = Annotated[
+    str | None,
+    typer.Option(help="Settings as JSON text, or a JSON file (such as the one beside a result)."),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(callback=known_device, help="cpu or cuda; as the settings say if unset."),
+]
+ExistingFolder = Annotated[Path, typer.Argument(exists=True, file_okay=False)]
+ExistingFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False)]

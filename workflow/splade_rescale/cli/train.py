@@ -1,0 +1,44 @@
+"""Train."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from splade_rescale.cli.options import (
+    ExistingFolder,
+    SettingsText,
+    Threads,
+    read_settings,
+    show_bars,
+)
+
+commands = typer.Typer()
+
+
+@commands.command()
+def train(
+    init: ExistingFolder,
+    pairs: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="train.parquet")],
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    settings: SettingsText = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of order and dropout.")] = 42,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(help="What an interrupted run resumes from."),
+    ] = None,
+    threads: Threads = None,
+) -> None:
+    """Train SPLADE-max from a rescaled checkpoint. A collapsed run is a result, not an error."""
+    from splade_rescale.settings import TrainSettings
+    from splade_rescale.train import train as run
+
+    run(
+        init,
+        pairs,
+        out,
+        checkpoints or out.with_name(f"{out.name}.checkpoints"),
+        read_settings(TrainSettings, settings),
+        seed,
+        progress=show_bars(),
+    )
