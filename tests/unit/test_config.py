@@ -269,8 +269,8 @@ def test_committed_schemas_are_those_of_the_types():
 
 
 def test_conda_pins_agree_with_the_lock():
-
-
+    lock = dict(
+        line.partition(";")[0].strip().split("==")
         for line in (ROOT / "envs" / "requirements.txt").read_text().splitlines()
         if "==" in line
     )
