@@ -4,6 +4,8 @@ import json
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from splade_rescale import cli
@@ -78,3 +80,21 @@ def test_an_error_of_ours_shows_where_it_arose(command, monkeypatch):
     code, _, error = command("config", "schema")
     assert code == 2
     assert "Traceback" in error and "in broken" in error
+
+
+def test_a_data_set_in_one_process_is_encoded_as_in_two(command, tiny_checkpoint, tmp_path):
+    texts = {"text": ["one two", "three", ""]}
+    (tmp_path / "data").mkdir()
+    for name, ids in {"corpus": "doc_id", "queries": "query_id"}.items():
+        columns = {ids: ["a", "b", "c"], "title": ["", "x", "y"], **texts}
+        pq.write_table(pa.table(columns), tmp_path / "data" / f"{name}.parquet")
+    model = tiny_checkpoint()
+    lengths = ("--settings", '{"query_length": 8, "document_length": 16}')
+    for name in ("corpus", "queries"):
+        command("encode", name, model, f"data/{name}.parquet", f"two/{name}.npz", *lengths)
+    outputs = ("one/corpus.npz", "one/queries.npz")
+    assert command("encode", "dataset", model, "data", *outputs, *lengths)[0] == 0
+    for name in ("corpus", "queries"):
+        for kind in ("npz", "ids.parquet"):
+            file = f"{name}.{kind}"
+            assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()

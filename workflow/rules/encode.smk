@@ -2,6 +2,48 @@
 # out: results/.../{dataset}/vectors/
 
 
+# A corpus of one shard goes in one process with its queries: loading the libraries and the model
+# takes longer than many a small data set.
+ruleorder: encode_dataset > encode_corpus
+ruleorder: encode_dataset > encode_queries
+
+
+rule encode_dataset:
+    input:
+        model=f"{ROOT}/model",
+        dataset="resources/datasets/{dataset}",
+    output:
+        corpus=f"{ROOT}/{{dataset}}/vectors/corpus-00000-of-00001.npz",
+        corpus_ids=f"{ROOT}/{{dataset}}/vectors/corpus-00000-of-00001.ids.parquet",
+        corpus_stats=f"{ROOT}/{{dataset}}/vectors/corpus-00000-of-00001.json",
+        queries=f"{ROOT}/{{dataset}}/vectors/queries.npz",
+        queries_ids=f"{ROOT}/{{dataset}}/vectors/queries.ids.parquet",
+        queries_stats=f"{ROOT}/{{dataset}}/vectors/queries.json",
+    log:
+        "logs/encode/{arm}{backbone}-k{k}-seed{seed}-{dataset}.log",
+    benchmark:
+        "benchmarks/encode/{arm}{backbone}-k{k}-seed{seed}-{dataset}.tsv"
+    wildcard_constraints:
+        dataset=one_of(unsharded_datasets()),
+    conda:
+        ENVIRONMENT
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=720,
+        gpu=gpus("encode"),
+    params:
+        settings=stage("encode"),
+        code=code_digest("encode"),
+    message:
+        "encode: {wildcards.dataset} by {wildcards.arm}{wildcards.backbone} at k = {wildcards.k},"
+        " seed {wildcards.seed}"
+    shell:
+        "python -m splade_rescale encode dataset {input.model:q} {input.dataset:q}"
+        " {output.corpus:q} {output.queries:q}"
+        " --settings {params.settings:q} --threads {threads} > {log:q} 2>&1"
+
+
 rule encode_corpus:
     input:
         model=f"{ROOT}/model",

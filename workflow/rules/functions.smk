@@ -58,6 +58,15 @@ def launcher(wildcards):
     return f"{torchrun if count > 1 else 'python'} -m splade_rescale"
 
 
+def unsharded_datasets():
+    """Data sets with a corpus of their own, of one shard."""
+    return [
+        slug
+        for slug in experiment.datasets
+        if experiment.corpus_of(slug) == slug and experiment.shards(slug) == 1
+    ]
+
+
 def corpus_vectors(wildcards):
     owner = experiment.corpus_of(wildcards.dataset)
     shards = experiment.shards(owner)

@@ -17,6 +17,26 @@ from splade_rescale.cli.options import (
 commands = typer.Typer(no_args_is_help=True, help="Turn texts into sparse vectors.")
 
 
+@commands.command("dataset")
+def encode_dataset_command(
+    model: ExistingFolder,
+    dataset: ExistingFolder,
+    corpus_out: Annotated[Path, typer.Argument(help="The .npz of the corpus to write.")],
+    queries_out: Annotated[Path, typer.Argument(help="The .npz of the queries to write.")],
+    settings: SettingsText = None,
+    device: Device = None,
+    threads: Threads = None,
+) -> None:
+    """Encode corpus and queries of a data set folder; ids and statistics lie beside each .npz."""
+    from splade_rescale.encode import encode_corpus, encode_queries
+    from splade_rescale.settings import EncodeSettings
+
+    chosen = read_settings(EncodeSettings, settings)
+    options = {"device": device, "progress": show_bars()}
+    encode_corpus(model, dataset / "corpus.parquet", corpus_out, chosen, **options)
+    encode_queries(model, dataset / "queries.parquet", queries_out, chosen, **options)
+
+
 @commands.command("corpus")
 def encode_corpus_command(
     model: ExistingFolder,
