@@ -10,6 +10,7 @@ from splade_rescale.config import load_experiment, read_yaml
 from splade_rescale.digest import code_digest
 from splade_rescale.errors import UserError
 from splade_rescale.files import canonical_json
+from splade_rescale.gpus import visible
 from splade_rescale.owner import release_stale_locks
 from splade_rescale.scale import AUTO
 from splade_rescale.settings import DatasetEntry
@@ -42,6 +43,12 @@ PUBLISHED = os.path.relpath(Path(workflow.basedir) / "config" / "published.csv")
 ROOT = "results/{arm}{backbone}/k{k}/seed{seed}"
 CELL = "{arm}{backbone}-k{k}-seed{seed}"
 ARMS = {f"arms/{name}/" if name else "": experiment.arm(name) for name in ("", *cfg.arms)}
+
+# Jobs on this machine share out its GPUs, unless --resources says how many there are to share.
+local = workflow.is_main_process and workflow.resource_settings.nodes is None
+asked = any(stage.gpus for arm in ARMS.values() for stage in (arm.train, arm.encode))
+if local and asked and "gpu" not in workflow.global_resources:
+    workflow.register_resource("gpu", len(visible()))
 
 
 def one_of(slugs):

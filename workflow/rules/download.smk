@@ -15,7 +15,7 @@ rule download_dataset:
         ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=4000,
+        mem_mb=memory(4000),
         runtime=240,
     params:
         entry=dataset_entry,
@@ -41,7 +41,7 @@ rule download_backbone:
         ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=4000,
+        mem_mb=memory(4000),
         runtime=240,
     params:
         entry=lambda w: settings(experiment.backbones[w.backbone]),

@@ -29,7 +29,7 @@ rule encode_dataset:
         ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=8000,
+        mem_mb=memory(8000),
         runtime=720,
         gpu=gpus("encode"),
     params:
@@ -60,7 +60,7 @@ rule encode_corpus:
         ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=8000,
+        mem_mb=memory(8000),
         runtime=720,
         gpu=gpus("encode"),
     params:
@@ -93,7 +93,7 @@ rule encode_queries:
         ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=8000,
+        mem_mb=memory(8000),
         runtime=60,
         gpu=gpus("encode"),
     params:

@@ -20,7 +20,7 @@ rule evaluate:
         ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=8000,
+        mem_mb=memory(8000),
         runtime=60,
     params:
         measures=measures,
@@ -52,7 +52,7 @@ rule evaluate_bm25:
         ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=8000,
+        mem_mb=memory(8000),
         runtime=60,
     params:
         measures=measures,

@@ -10,6 +10,11 @@ def stage(name):
     return lambda wildcards: settings(getattr(ARMS[wildcards.arm], name))
 
 
+def memory(mb):
+    """Memory of a job in MB, doubled whenever it is tried again."""
+    return lambda wildcards, attempt: mb * 2 ** (attempt - 1)
+
+
 def gpus(name):
     return lambda wildcards: getattr(ARMS[wildcards.arm], name).gpus
 
@@ -52,9 +57,12 @@ def auto_scale(wildcards):
 
 
 def launcher(wildcards):
-    """Several GPUs need a process each."""
+    """Several GPUs need a process each; they are taken before the processes start."""
     count = ARMS[wildcards.arm].train.gpus
-    torchrun = f"python -m torch.distributed.run --standalone --nproc-per-node {count}"
+    torchrun = (
+        f"python -m splade_rescale with-gpus {count}"
+        f" python -m torch.distributed.run --standalone --nproc-per-node {count}"
+    )
     return f"{torchrun if count > 1 else 'python'} -m splade_rescale"
 
 

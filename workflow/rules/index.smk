@@ -15,7 +15,7 @@ rule index:
         ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=8000,
+        mem_mb=memory(8000),
         runtime=240,
     params:
         vectors=lambda w, input: [path for path in input if path.endswith(".npz")],
@@ -43,7 +43,7 @@ rule index_bm25:
         ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=8000,
+        mem_mb=memory(8000),
         runtime=240,
     params:
         code=code_digest("index"),

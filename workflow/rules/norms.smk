@@ -17,7 +17,7 @@ rule norms:
         ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=8000,
+        mem_mb=memory(8000),
         runtime=60,
     params:
         settings=settings(cfg.norms),
@@ -50,7 +50,7 @@ rule choose_k:
         ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=8000,
+        mem_mb=memory(8000),
         runtime=60,
     params:
         settings=settings(cfg.norms),
@@ -82,7 +82,7 @@ rule norms_table:
         ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=2000,
+        mem_mb=memory(2000),
         runtime=10,
     params:
         backbones=cfg.backbones,

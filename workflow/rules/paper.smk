@@ -19,7 +19,7 @@ rule paper:
         ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=2000,
+        mem_mb=memory(2000),
         runtime=10,
     params:
         grid=settings(experiment.grid()),

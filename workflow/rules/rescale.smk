@@ -16,7 +16,7 @@ rule rescale:
         ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=8000,
+        mem_mb=memory(8000),
         runtime=30,
     params:
         k=lambda w, input: f"--k-from {input.auto}" if input.auto else f"--k {w.k}",

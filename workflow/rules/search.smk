@@ -18,7 +18,7 @@ rule search:
         ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=8000,
+        mem_mb=memory(8000),
         runtime=240,
     params:
         settings=settings(cfg.search),
@@ -48,7 +48,7 @@ rule search_bm25:
         ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=8000,
+        mem_mb=memory(8000),
         runtime=240,
     params:
         settings=settings(cfg.search),

@@ -15,7 +15,7 @@ rule table:
         ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=2000,
+        mem_mb=memory(2000),
         runtime=10,
     params:
         grid=settings(experiment.grid()),

@@ -16,7 +16,7 @@ rule train:
         ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=16000,
+        mem_mb=memory(16000),
         runtime=1440,
         gpu=gpus("train"),
     params:

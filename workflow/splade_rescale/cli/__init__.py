@@ -15,6 +15,7 @@ from splade_rescale.cli import (
     download,
     encode,
     evaluate,
+    gpus,
     index,
     norms,
     rescale,
@@ -37,6 +38,7 @@ app.add_typer(download.commands, name="download")
 app.add_typer(norms.commands)
 app.add_typer(rescale.commands)
 app.add_typer(train.commands)
+app.add_typer(gpus.commands)
 app.add_typer(encode.commands, name="encode")
 app.add_typer(index.commands, name="index")
 app.add_typer(search.commands, name="search")

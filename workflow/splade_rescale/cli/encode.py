@@ -1,7 +1,7 @@
 """Turn texts into sparse vectors."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +14,21 @@ from splade_rescale.cli.options import (
     show_bars,
 )
 
+if TYPE_CHECKING:
+    from splade_rescale.settings import EncodeSettings
+
 commands = typer.Typer(no_args_is_help=True, help="Turn texts into sparse vectors.")
+
+
+def _settings(text: str | None, device: str | None) -> "EncodeSettings":
+    """Read the settings, and take the GPU that they ask for unless a device is named."""
+    from splade_rescale.gpus import acquire
+    from splade_rescale.settings import EncodeSettings
+
+    settings = read_settings(EncodeSettings, text)
+    if device is None:
+        acquire(settings.gpus, "encode.gpus")
+    return settings
 
 
 @commands.command("dataset")
@@ -28,10 +42,9 @@ def encode_dataset_command(
     threads: Threads = None,
 ) -> None:
     """Encode corpus and queries of a data set folder; ids and statistics lie beside each .npz."""
+    chosen = _settings(settings, device)
     from splade_rescale.encode import encode_corpus, encode_queries
-    from splade_rescale.settings import EncodeSettings
 
-    chosen = read_settings(EncodeSettings, settings)
     options = {"device": device, "progress": show_bars()}
     encode_corpus(model, dataset / "corpus.parquet", corpus_out, chosen, **options)
     encode_queries(model, dataset / "queries.parquet", queries_out, chosen, **options)
@@ -49,14 +62,14 @@ def encode_corpus_command(
     threads: Threads = None,
 ) -> None:
     """Encode one shard of a corpus."""
+    chosen = _settings(settings, device)
     from splade_rescale.encode import encode_corpus
-    from splade_rescale.settings import EncodeSettings
 
     encode_corpus(
         model,
         corpus,
         out,
-        read_settings(EncodeSettings, settings),
+        chosen,
         shard=shard,
         shards=shards,
         device=device,
@@ -74,14 +87,14 @@ def encode_queries_command(
     threads: Threads = None,
 ) -> None:
     """Encode all queries of a data set."""
+    chosen = _settings(settings, device)
     from splade_rescale.encode import encode_queries
-    from splade_rescale.settings import EncodeSettings
 
     encode_queries(
         model,
         queries,
         out,
-        read_settings(EncodeSettings, settings),
+        chosen,
         device=device,
         progress=show_bars(),
     )

@@ -13,8 +13,12 @@ from splade_rescale.errors import UserError
 
 
 def limit_threads(threads: int | None) -> int | None:
-    """Limit every thread pool of this process; spinning OpenMP threads slow their neighbours."""
+    """Limit every thread pool of this process; spinning OpenMP threads slow their neighbours.
+
+    The processes that torchrun starts on a machine share the threads of their job.
+    """
     if threads is not None:
+        threads = max(1, threads // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[variable] = str(threads)
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
@@ -28,6 +32,11 @@ def known_device(device: str | None) -> str | None:
     if device is not None and not re.fullmatch(r"cpu|cuda(:[0-9]+)?", device):
         raise UserError(f"--device: expected cpu, cuda or cuda:NUMBER, found {device!r}")
     return device
+
+
+def java_heap(memory_mb: int | None) -> int | None:
+    """Three quarters of a job's memory; the rest is for Java itself, for Python and its arrays."""
+    return None if memory_mb is None else memory_mb * 3 // 4
 
 
 def read_settings(model: type[Any], text: str | None) -> Any:
@@ -63,7 +72,12 @@ Threads = Annotated[
     int | None,
     typer.Option(min=1, callback=limit_threads, help="CPU threads; all cores if unset."),
 ]
-MemoryMb = Annotated[int | None, typer.Option(min=256, help="Most memory of the Java heap, MB.")]
+MemoryMb = Annotated[
+    int | None,
+    typer.Option(
+        min=256, callback=java_heap, help="Memory of the job, MB; Java's heap gets 3/4 of it."
+    ),
+]
 SettingsText = Annotated[
     str | None,
     typer.Option(help="Settings as JSON text, or a JSON file (such as the one beside a result)."),

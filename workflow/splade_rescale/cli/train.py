@@ -30,7 +30,11 @@ def train(
     threads: Threads = None,
 ) -> None:
     """Train SPLADE-max from a rescaled checkpoint. A collapsed run is a result, not an error."""
+    from splade_rescale.gpus import acquire
     from splade_rescale.settings import TrainSettings
+
+    recipe = read_settings(TrainSettings, settings)
+    acquire(recipe.gpus, "train.gpus")
     from splade_rescale.train import train as run
 
     run(
@@ -38,7 +42,7 @@ def train(
         pairs,
         out,
         checkpoints or out.with_name(f"{out.name}.checkpoints"),
-        read_settings(TrainSettings, settings),
+        recipe,
         seed,
         progress=show_bars(),
     )
