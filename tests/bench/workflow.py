@@ -93,9 +93,14 @@ def stage_shares(jobs: pd.DataFrame, start_up: dict[str, float]) -> pd.DataFrame
 def plan(config: Path, folder: Path) -> tuple[int, float]:
     """Number of jobs that Snakemake plans for `config` in an empty folder, and the seconds."""
     began = time.perf_counter()
+    snakemake = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
     done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--dry-run"]
-        + ["--quiet", "rules", "--directory", str(folder), "--configfile", str(config)],
+        [
+            *snakemake,
+            *("--dry-run", "--quiet", "rules"),
+            *("--directory", str(folder)),
+            *("--configfile", str(config)),
+        ],
         check=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
