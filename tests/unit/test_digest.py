@@ -49,3 +49,16 @@ def test_light_stages_do_not_depend_on_torch_modules(edit, stage):
     before = edit(stage)
     for module in ("head", "pooling", "splade", "losses"):
         assert edit(stage, module, "\nX = 1\n") == before
+
+
+def test_editing_an_engine_leaves_the_others_alone(edit):
+    def of(*stages):
+        return digest.code_digest(*stages)
+
+    edit("index")
+    lucene, bmp = of("index", "engine_lucene"), of("index", "engine_bmp")
+    edit("index", "engine_bmp", "\nX = 1\n")
+    assert of("index", "engine_lucene") == lucene
+    assert of("index", "engine_bmp") != bmp
+    edit("index", "engines", "\nX = 1\n")
+    assert of("index", "engine_lucene") != lucene

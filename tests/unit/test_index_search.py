@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import scipy.sparse as sp
+from made_vectors import dot_products, random_weights, ranked, write_vectors
 from splade_rescale.errors import UserError
 from splade_rescale.index import build_bm25_index, build_impact_index
 from splade_rescale.runs import read_run
@@ -22,38 +22,9 @@ from splade_rescale.settings import Bm25Settings, IndexSettings, SearchSettings
 ODD_IDS = ["007", "7", "a b", "tab\tid", "line\nbreak", "naïve", "50%", "%20", "😀", "～", " x "]
 
 
-def write_vectors(npz, weights, ids):
-    sp.save_npz(npz, sp.csr_matrix(np.asarray(weights, np.float32)))
-    pq.write_table(pa.table({"id": pa.array(ids, pa.string())}), npz.with_suffix(".ids.parquet"))
-    return npz
-
-
 def write_texts(parquet, columns):
     pq.write_table(pa.table({k: pa.array(v, pa.string()) for k, v in columns.items()}), parquet)
     return parquet
-
-
-def ranked(run):
-    """The hits of each query in the order of the file's scores; equal scores by id, descending."""
-    return {
-        query: sorted(hits.items(), key=lambda hit: (hit[1], hit[0]), reverse=True)
-        for query, hits in run.items()
-    }
-
-
-def dot_products(queries, documents, ids, hits, quantization=100):
-    """For each query the expected hits: plain integer arithmetic, no library's rounding."""
-
-    def quantised(rows):
-        return [[round(quantization * float(w)) for w in row] for row in rows]
-
-    scores = np.array(quantised(queries), np.int64) @ np.array(quantised(documents), np.int64).T
-    return [
-        sorted(((s, i) for s, i in zip(row.tolist(), ids, strict=True) if s > 0), reverse=True)[
-            :hits
-        ]
-        for row in scores
-    ]
 
 
 @pytest.fixture
@@ -105,12 +76,6 @@ def bm25(tmp_path):
     return run
 
 
-def random_weights(rng, rows, terms, density, levels):
-    """Weights on a grid of halves of a hundredth: many ties, and halves to round."""
-    weights = rng.integers(1, levels, (rows, terms)) / 200
-    return np.where(rng.random((rows, terms)) < density, weights, 0).astype(np.float32)
-
-
 @pytest.mark.parametrize(("shards", "threads", "hits"), [(1, 1, 1000), (3, 1, 40), (4, 3, 7)])
 def test_scores_are_the_integer_dot_products_and_ties_go_by_id(impact, shards, threads, hits):
     rng = np.random.default_rng(shards)
@@ -142,7 +107,7 @@ def test_scores_are_the_integer_dot_products_and_ties_go_by_id(impact, shards, t
 @pytest.mark.parametrize("threads", [1, 3])
 def test_many_segments_give_the_same_hits(impact, tmp_path, monkeypatch, threads):
     """As in a large index, where Lucene searches groups of at most five segments side by side."""
-    monkeypatch.setattr("splade_rescale.index._BUFFER_MB", 0.1)
+    monkeypatch.setattr("splade_rescale.lucene._BUFFER_MB", 0.1)
     rng = np.random.default_rng(8)
     documents, queries = random_weights(rng, 4000, 60, 0.4, 4), random_weights(rng, 70, 60, 0.1, 4)
     ids, query_ids = [f"d{n}" for n in rng.permutation(4000)], [f"q{n}" for n in range(70)]

@@ -49,6 +49,8 @@ def write_measured(folder, measures, values):
     means = frame.groupby("measure")["value"].mean()
     write(folder / "metrics.json", {"measures": {m: means[m] for m in measures}})
     write(folder / "index" / "index.json", {"bytes": 2_500_000})
+    compared = {"engine": "bmp", "exact_queries": 3, "exact_recall@10": 0.95}
+    write(folder / "search.json", {"ms_per_query": 1.25, **compared})
 
 
 @pytest.fixture
@@ -134,7 +136,10 @@ def test_values_of_a_cell(results):
     assert row["active_terms_d"] == 80.25
     assert row["FLOPS"] == 0.125
     assert row["empty_documents"] == 2
+    assert row["engine"] == "bmp"
+    assert row["exact_recall@10"] == 0.95
     assert row["index_mb"] == 2.5
+    assert row["ms_per_query"] == 1.25
     assert row["train_seconds"] == 61
     assert row["examples_per_second"] == 20.5
     assert row["docs_per_second"] == 150 / 5
@@ -145,7 +150,18 @@ def test_bm25_has_measures_and_an_index_and_nothing_else(results):
     assert row["nDCG@10"] == pytest.approx(values_of("bm25", "", "alpha").mean())
     assert row["index_mb"] == 2.5
     filled = set(row[row.notna()].index)
-    assert filled == {"arm", "dataset", "backbone", "nDCG@10", "R@100", "index_mb"}
+    assert filled == {"arm", "dataset", "backbone", "nDCG@10", "R@100", "index_mb", "ms_per_query"}
+
+
+def test_without_exact_hits_there_is_no_recall(results):
+    path = results / "two" / "k1" / "seed7" / "alpha" / "search.json"
+    edit(path, **{"exact_queries": 0, "exact_recall@10": None})
+    assert math.isnan(row_of(build(results), "alpha", "two", "1")["exact_recall@10"])
+    edit(path, exact_queries=1)
+    with pytest.raises(
+        UserError, match=r"search\.json: exact_recall@10 is None, expected a number"
+    ):
+        build(results)
 
 
 def test_significance_is_the_paired_t_test_by_query(results):
@@ -221,12 +237,14 @@ FILES = [
     "bm25/alpha/metrics.json",
     "bm25/alpha/per_query.parquet",
     "bm25/beta/index/index.json",
+    "bm25/beta/search.json",
     "two/k16/init/rescale.json",
     "two/k16/seed7/model/train.json",
     "two/k16/seed7/beta/metrics.json",
     "two/k16/seed7/beta/per_query.parquet",
     "two/k16/seed7/beta/sparsity.json",
     "two/k16/seed7/beta/index/index.json",
+    "two/k16/seed7/beta/search.json",
     "two/k16/seed7/beta/vectors/corpus-00000-of-00002.json",
     "two/k16/seed7/beta/vectors/corpus-00001-of-00002.json",
 ]
@@ -363,13 +381,16 @@ def test_written_table(results, tmp_path):
         "arm,dataset,backbone,k,seed,status,nDCG@10,R@100,RR@10,k_used,delta_vs_k1,p_vs_k1,"
         "p_holm_vs_k1,"
         "delta_vs_baseline,p_vs_baseline,p_holm_vs_baseline,norm_before,norm_after,first_loss,last_loss,"
-        "active_terms_q,active_terms_d,FLOPS,empty_documents,index_mb,train_seconds,"
+        "active_terms_q,active_terms_d,FLOPS,empty_documents,engine,exact_recall@10,index_mb,"
+        "ms_per_query,train_seconds,"
         "examples_per_second,docs_per_second"
     )
     bm25 = values_of("bm25", "", "alpha").mean()
-    assert lines[0] == f",alpha,bm25,,,,{bm25:.4f},{bm25 / 2:.4f}" + "," * 17 + "2.50,,,"
+    assert lines[0] == f",alpha,bm25,,,,{bm25:.4f},{bm25 / 2:.4f}" + "," * 19 + "2.50,1.250,,,"
     assert lines[6].startswith(",alpha,one,16,7,ok,")
-    assert lines[6].endswith(",4.0000,0.2500,9.5000,0.2500,3.50,80.25,0.1250,2,2.50,61.0,20.5,30.0")
+    assert lines[6].endswith(
+        ",4.0000,0.2500,9.5000,0.2500,3.50,80.25,0.1250,2,bmp,0.9500,2.50,1.250,61.0,20.5,30.0"
+    )
     write_table(build(results), path)
     assert path.read_text() == text
 

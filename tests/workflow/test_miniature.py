@@ -4,7 +4,7 @@ import shutil
 import pandas as pd
 import pytest
 import yaml
-from conftest import MINI, ROOT, Workflow
+from conftest import MINI, PYDOCS, ROOT, Workflow
 from splade_rescale.table import read_table
 
 pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("miniature")]
@@ -70,6 +70,12 @@ def test_key_order_changes_nothing(finished):
         ({"train": {**MINI["train"], "learning_rate": 1e-3}}, {"train", "table"}, {"rescale"}),
         ({"bm25": {"b": 0.75}}, {"search_bm25", "table"}, {"train", "index", "search"}),
         ({"index": {"quantization": 50}}, {"index", "search", "evaluate"}, {"encode_corpus"}),
+        (
+            {"index": {"engine": "bmp"}},
+            {"index", "search", "table"},
+            {"encode_corpus", "index_bm25"},
+        ),
+        ({"search": {"exact_queries": 5}}, {"search", "table"}, {"index", "search_bm25"}),
     ],
 )
 def test_a_setting_reruns_its_stage_and_what_follows(finished, change, runs, stays):
@@ -105,6 +111,28 @@ def test_editing_code_reruns_its_stage_only(finished, tmp_path):
     assert planned() & {"evaluate", "train", "index"} == {"evaluate"}
     edit("train", "\nANSWER = 42\n")
     assert {"train", "encode_corpus", "table"} <= planned()
+
+
+def test_another_engine_finds_the_same_on_the_same_vectors(finished, tmp_path):
+    shutil.copytree(finished.folder, tmp_path / "copy", symlinks=True)
+    before = read_table(finished.folder / "results" / "table.csv")
+    workflow = Workflow(tmp_path / "copy", {**MINI, "index": {"engine": "exact"}})
+    workflow.run("--cores", "2", "results/table.csv")
+    table = read_table(workflow.folder / "results" / "table.csv")
+    trained = before.k.notna()
+    assert set(before.engine[trained]) == {"lucene"}
+    assert set(table.engine[trained]) == {"exact"}
+    assert set(before["exact_recall@10"].dropna()) == {1.0}
+    for column in ("nDCG@10", "RR@10", "exact_recall@10", "p_vs_k1", "last_loss"):
+        pd.testing.assert_series_equal(table[column], before[column])
+    cell = "results/mini-bert/k1/seed7/mini/"
+    for engine in ("bmp", "seismic"):
+        workflow = Workflow(workflow.folder, {**MINI, "index": {"engine": engine}})
+        workflow.run("--cores", "2", f"{cell}metrics.json")
+        found = json.loads((workflow.folder / cell / "search.json").read_text())
+        assert found["engine"] == engine
+        assert found["exact_queries"] == PYDOCS["queries"]
+        assert found["exact_recall@10"] > 0.5
 
 
 def test_the_embedded_grid_does_not_leak_into_another_file(finished):

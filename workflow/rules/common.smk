@@ -3,6 +3,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import get_args
 
 from snakemake.exceptions import WorkflowError
 
@@ -13,7 +14,7 @@ from splade_rescale.files import canonical_json
 from splade_rescale.gpus import visible
 from splade_rescale.owner import release_stale_locks
 from splade_rescale.scale import AUTO
-from splade_rescale.settings import DatasetEntry
+from splade_rescale.settings import DatasetEntry, IndexSettings
 
 # Jobs run the Python that Snakemake runs in, or that of their conda environment, and this package.
 os.environ.update(

@@ -5,6 +5,12 @@ def settings(model):
     return canonical_json(model.model_dump())
 
 
+def engine_settings(model):
+    """Settings of index or search, without the options of other engines."""
+    others = set(get_args(IndexSettings.model_fields["engine"].annotation)) - {cfg.index.engine}
+    return canonical_json(model.model_dump(exclude=others))
+
+
 def stage(name):
     """The settings of a stage in the arm of a job."""
     return lambda wildcards: settings(getattr(ARMS[wildcards.arm], name))
@@ -108,7 +114,7 @@ def table_input(wildcards):
         "baselines": expand(
             "results/{baseline}/{dataset}/{kind}",
             baseline=cfg.baselines,
-            kind=["metrics.json", "per_query.parquet"],
+            kind=["metrics.json", "per_query.parquet", "search.json"],
             dataset=cfg.datasets,
         ),
         "models": [],
@@ -116,7 +122,7 @@ def table_input(wildcards):
         "norms": ["results/norms.csv", "results/activation.csv"],
         "published": PUBLISHED,
     }
-    kinds = ["metrics.json", "per_query.parquet", "sparsity.json"]
+    kinds = ["metrics.json", "per_query.parquet", "search.json", "sparsity.json"]
     for arm, grid in ARMS.items():
         models = {"arm": arm, "backbone": grid.backbones, "k": grid.scales, "seed": grid.seeds}
         files["models"] += expand(f"{ROOT}/model", **models)

@@ -1,5 +1,5 @@
 # in:  vectors of the corpus, or its text
-# out: an impact index per cell, a BM25 index per data set
+# out: an impact index per cell (of the engine chosen), a BM25 index per data set
 
 
 rule index:
@@ -19,8 +19,8 @@ rule index:
         runtime=240,
     params:
         vectors=lambda w, input: [path for path in input if path.endswith(".npz")],
-        settings=settings(cfg.index),
-        code=code_digest("index"),
+        settings=engine_settings(cfg.index),
+        code=code_digest("index", f"engine_{cfg.index.engine}"),
     message:
         "index: {wildcards.dataset} by {wildcards.arm}{wildcards.backbone} at k = {wildcards.k},"
         " seed {wildcards.seed}"
@@ -46,7 +46,7 @@ rule index_bm25:
         mem_mb=memory(8000),
         runtime=240,
     params:
-        code=code_digest("index"),
+        code=code_digest("index", "lucene"),
     message:
         "index: {wildcards.dataset} for BM25"
     shell:

@@ -1,5 +1,5 @@
-# in:  an index, query vectors or query text
-# out: run.trec.gz
+# in:  an index, query vectors or query text; vectors of the corpus, to compare with exact search
+# out: run.trec.gz, search.json
 
 
 rule search:
@@ -7,6 +7,7 @@ rule search:
         index=index_of(ROOT),
         queries=f"{ROOT}/{{dataset}}/vectors/queries.npz",
         ids=f"{ROOT}/{{dataset}}/vectors/queries.ids.parquet",
+        corpus=corpus_vectors,
     output:
         run=f"{ROOT}/{{dataset}}/run.trec.gz",
         stats=f"{ROOT}/{{dataset}}/search.json",
@@ -21,15 +22,16 @@ rule search:
         mem_mb=memory(8000),
         runtime=240,
     params:
-        settings=settings(cfg.search),
+        corpus=lambda w, input: [path for path in input.corpus if path.endswith(".npz")],
+        settings=engine_settings(cfg.search),
         self_hits=self_hits,
-        code=code_digest("search"),
+        code=code_digest("search", f"engine_{cfg.index.engine}"),
     message:
         "search: {wildcards.dataset} by {wildcards.arm}{wildcards.backbone} at k = {wildcards.k},"
         " seed {wildcards.seed}"
     shell:
         "python -m splade_rescale search impact {input.index:q} {input.queries:q} {output.run:q}"
-        " --stats {output.stats:q} --settings {params.settings:q} {params.self_hits}"
+        " {params.corpus:q} --stats {output.stats:q} --settings {params.settings:q} {params.self_hits}"
         " --threads {threads} --memory-mb {resources.mem_mb} > {log:q} 2>&1"
 
 
@@ -51,10 +53,10 @@ rule search_bm25:
         mem_mb=memory(8000),
         runtime=240,
     params:
-        settings=settings(cfg.search),
+        settings=canonical_json(cfg.search.model_dump(include={"hits"})),
         bm25=settings(cfg.bm25),
         self_hits=self_hits,
-        code=code_digest("search"),
+        code=code_digest("search", "lucene"),
     message:
         "search: {wildcards.dataset} by BM25"
     shell:

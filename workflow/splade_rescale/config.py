@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic import WithJsonSchema as JsonSchema
 
+from splade_rescale.engine_packages import check_engine
 from splade_rescale.errors import UserError
 from splade_rescale.files import read_json_object
 from splade_rescale.positions import check_length
@@ -432,6 +433,10 @@ def load_experiment(data: Mapping[str, Any], registries: Path, source: str) -> E
     _known(source, "train.dataset", config.train.dataset, merged["datasets"])
     if config.baseline_backbone is not None:
         _known(source, "baseline_backbone", config.baseline_backbone, config.backbones)
+    try:
+        check_engine(config.index.engine)
+    except UserError as error:
+        raise UserError(f"{source}: index.engine: {error}") from None
     for slug in config.datasets:
         _check_dataset(source, slug, experiment, evaluated=True)
     _check_arm(source, experiment)

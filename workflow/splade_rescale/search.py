@@ -1,108 +1,33 @@
 """Search in the indexes of `index`: dot products of quantised vectors, and BM25.
 
-Hits stand in trec_eval's order: score descending, then document id descending. Lucene sorts by
-both itself, so the order holds at the cut too: of documents with equal scores it keeps the right
-ones.
+Hits stand in trec_eval's order: score descending, then document id descending.
 """
 
-import base64
 import itertools
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
+from splade_rescale.agreement import DEPTH, exact_recall
+from splade_rescale.engines import Found, engine
 from splade_rescale.errors import UserError
 from splade_rescale.files import read_json
-from splade_rescale.index import STATISTICS, open_reader
-from splade_rescale.java import java_class, java_errors, java_map, start_jvm
+from splade_rescale.index import STATISTICS
 from splade_rescale.runs import Hits, write_run
 from splade_rescale.settings import Bm25Settings, SearchSettings
-from splade_rescale.vectors import quantise, read_vectors, string_rows, weighted_terms
+from splade_rescale.vectors import quantise, read_vectors, string_rows
 
 TAG = "splade-rescale"
-_CHUNK = 32
-_ANY_NUMBER_OF_TERMS = 2**31 - 1  # Lucene's default is 1,024 and an exception
-
-Query = tuple[str, str]
-Parser = Callable[[str], Any]
 
 
-class _Searcher:
-    """Searches chunks of queries.
-
-    Args:
-        reader: of the index.
-        similarity: how to score.
-        parse: makes a Lucene query of a text that is not empty.
-        most: hits to fetch per query.
-        executor: Java threads for parts of the index, if any.
-    """
-
-    def __init__(
-        self, reader: Any, similarity: Any, parse: Parser, most: int, executor: Any
-    ) -> None:
-        searcher = java_class("org.apache.lucene.search.IndexSearcher")
-        searcher.setMaxClauseCount(_ANY_NUMBER_OF_TERMS)
-        self.searcher = searcher(
-            reader,
-            executor,
-            signature="(Lorg/apache/lucene/index/IndexReader;Ljava/util/concurrent/Executor;)V",
-        )
-        self.searcher.setSimilarity(similarity)
-        field = java_class("org.apache.lucene.search.SortField")
-        kind = java_class("org.apache.lucene.search.SortField$Type")
-        # bytes of UTF-8 sort as code points do, and as trec_eval's strcmp does
-        by_id = field("id", kind.STRING_VAL, True)
-        self.order = java_class("org.apache.lucene.search.Sort")(field.FIELD_SCORE, by_id)
-        self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
-        self.parse = parse
-        # Lucene takes no larger number than a Java int
-        self.most = min(most, reader.maxDoc() + 1)
-
-    def __call__(self, queries: list[Query]) -> list[tuple[str, str | None]]:
-        """Query ids with Lucene's hits as JSON; None for a query without terms."""
-        return [(query_id, self._search(text)) for query_id, text in queries]
-
-    def _search(self, text: str) -> str | None:
-        if not text.strip():  # Lucene's query parser refuses it
-            return None
-        top = self.searcher.search(self.parse(text), self.most, self.order)
-        # All hits in one call: reading fields of Java objects one by one takes longer than the
-        # search.
-        return self.json.writeValueAsString(top)
-
-
-def _read_hits(found: str | None) -> Iterator[tuple[str, float]]:
-    """Hits from Lucene's JSON: the values sorted by, which are the score and the id's bytes."""
-    for hit in json.loads(found)["scoreDocs"] if found else []:
-        score, value = hit["fields"]
-        start = value["offset"]  # the bytes may stand in a larger buffer
-        doc_id = base64.b64decode(value["bytes"])[start : start + value["length"]].decode()
-        yield doc_id, float(score)
-
-
-def _kept(query_id: str, found: Iterable[tuple[str, float]], hits: int, own: bool) -> Hits:
+def _kept(query_id: str, found: Hits, hits: int, own: bool) -> Hits:
     """The best `hits` of those found; without the query itself if `own` hits are removed."""
     kept = (hit for hit in found if not (own and hit[0] == query_id))
     return [*itertools.islice(kept, hits)]
-
-
-def _impact_parser() -> Parser:
-    analyzer = java_class("org.apache.lucene.analysis.core.WhitespaceAnalyzer")()
-    # the classic parser reads `t12^57 t7^3`: weighted terms in one call, whatever their number
-    parser = java_class("org.apache.lucene.queryparser.classic.QueryParser")("contents", analyzer)
-    return lambda text: parser.parse(text)
-
-
-def _bm25_parser() -> Parser:
-    analyzer = java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
-    generator = java_class("io.anserini.search.query.BagOfWordsQueryGenerator")()
-    return lambda text: generator.buildQuery("contents", analyzer, text)
 
 
 def _statistics_of(index: Path, kind: str) -> dict[str, Any]:
@@ -116,69 +41,62 @@ def _statistics_of(index: Path, kind: str) -> dict[str, Any]:
 
 
 class _Counter:
-    """Counts hits on their way to the run file."""
+    """Counts hits on their way to the run file.
 
-    def __init__(self) -> None:
+    Args:
+        sample: places of the queries whose first hits are kept.
+    """
+
+    def __init__(self, sample: Iterable[int] = ()) -> None:
         self.queries = self.hits = self.without_hits = 0
+        self.seconds: list[float] = []
+        self.first: dict[int, list[str]] = {place: [] for place in sample}
 
-    def __call__(self, results: Iterable[tuple[str, Hits]]) -> Iterator[tuple[str, Hits]]:
-        for query_id, hits in results:
-            self.queries += 1
-            self.hits += len(hits)
-            self.without_hits += not hits
-            yield query_id, hits
+    def note(self, hits: Hits, seconds: float) -> None:
+        """Note the hits of the next query."""
+        if self.queries in self.first:
+            self.first[self.queries] = [doc_id for doc_id, _ in hits[:DEPTH]]
+        self.queries += 1
+        self.hits += len(hits)
+        self.without_hits += not hits
+        self.seconds.append(seconds)
 
 
-def _search(
-    index: Path,
-    queries: list[Query],
+def _write(
     out_run: Path,
-    similarity: Any,
-    parse: Parser,
+    query_ids: Sequence[str],
+    found: Iterable[Found],
+    counter: _Counter,
+    began: float,
     *,
     hits: int,
     remove_self_hits: bool,
-    threads: int,
     progress: bool,
 ) -> dict[str, Any]:
-    began = time.perf_counter()
-    counter = _Counter()
-    with java_errors(f"{index}: search failed"), ExitStack() as after:
-        reader = open_reader(index)
-        after.callback(reader.close)
-        executor = None
-        if threads > 1:
-            executor = java_class("java.util.concurrent.Executors").newFixedThreadPool(threads)
-            after.callback(executor.shutdown)
-        # one more hit than is kept, in case that it is the query itself
-        search = _Searcher(reader, similarity, parse, hits + 1, executor)
-        found = after.enter_context(closing(java_map(search, _chunks(queries), threads)))
-        results = (
-            (query_id, _kept(query_id, _read_hits(text), hits, remove_self_hits))
-            for query_id, text in itertools.chain.from_iterable(found)
-        )
-        bar = tqdm(
-            counter(results),
-            total=len(queries),
-            desc=out_run.name,
-            unit="query",
-            disable=not progress,
-        )
-        write_run(out_run, bar, TAG)
+    """Write the run; returns the statistics of a search."""
+
+    def results() -> Iterator[tuple[str, Hits]]:
+        for query_id, (each, seconds) in zip(query_ids, found, strict=True):
+            kept = _kept(query_id, each, hits, remove_self_hits)
+            counter.note(kept, seconds)
+            yield query_id, kept
+
+    bar = tqdm(
+        results(), total=len(query_ids), desc=out_run.name, unit="query", disable=not progress
+    )
+    write_run(out_run, bar, TAG)
     seconds = time.perf_counter() - began
+    latencies = 1000 * np.array(counter.seconds) if counter.seconds else np.zeros(1)
     return {
         "queries": counter.queries,
         "queries_without_hits": counter.without_hits,
         "mean_hits": counter.hits / counter.queries if counter.queries else 0.0,
         "seconds": round(seconds, 3),
         "queries_per_second": round(counter.queries / seconds, 1),
+        "ms_per_query": round(float(latencies.mean()), 4),
+        "ms_per_query_median": round(float(np.median(latencies)), 4),
+        "ms_per_query_p95": round(float(np.quantile(latencies, 0.95)), 4),
     }
-
-
-def _chunks(queries: Iterable[Query]) -> Iterator[list[Query]]:
-    iterator = iter(queries)
-    while chunk := list(itertools.islice(iterator, _CHUNK)):
-        yield chunk
 
 
 def search_impact(
@@ -188,35 +106,42 @@ def search_impact(
     settings: SearchSettings,
     *,
     remove_self_hits: bool,
+    corpus: Sequence[Path] = (),
     threads: int = 1,
     memory_mb: int | None = None,
     progress: bool = False,
 ) -> dict[str, Any]:
     """Rank the documents of an impact index by dot product with each query.
 
-    Queries are quantised as the index was; no term is dropped, however frequent. A score is the
-    integer dot product of the quantised vectors, exact below 2^24 and rounded to float32 above
-    (Lucene and trec_eval hold scores so). Documents that share no term with the query are no hits.
+    Queries are quantised as the index was. Documents that share no term with the query are no
+    hits. With the vectors of the corpus at hand, the first hits of a sample of the queries are
+    compared with those of exact search.
 
     Args:
         index: folder that `build_impact_index` wrote.
         queries_npz: encoded queries, with their ids in `.ids.parquet` beside.
         out_run: the run file, `.trec.gz`.
-        settings: hits kept per query.
+        settings: hits kept per query, queries in the sample, options of the engines.
         remove_self_hits: drop hits whose document id is the query id, before the cut.
-        threads: processors to use; parts of a large index are searched side by side.
+        corpus: the shards that were indexed; without them nothing is compared.
+        threads: processors to use.
         memory_mb: largest Java heap in MiB.
         progress: show a bar.
 
     Returns:
-        queries, queries_without_hits, queries_empty (no term after quantisation), mean_hits,
-        seconds, queries_per_second.
+        engine, queries, queries_without_hits, queries_empty (no term after quantisation),
+        mean_hits, seconds, queries_per_second; ms_per_query, its median and its 95th percentile
+        (the search alone, without opening the index and without writing the run); exact_queries
+        (queries compared that have hits) and exact_recall@10 (see `agreement.exact_recall`; None if
+        there are none).
 
     Raises:
-        UserError: the index or the queries are missing, damaged or of another kind.
-        RuntimeError: Java failed.
+        UserError: the index, the queries or the corpus are missing, damaged or of another kind.
+        RuntimeError: the engine failed.
     """
     built = _statistics_of(index, "impact")
+    name = built.get("engine", "lucene")
+    chosen = engine(name)
     vectors, ids = read_vectors(queries_npz)
     if vectors.shape[1] != built["vocabulary"]:
         raise UserError(
@@ -224,20 +149,51 @@ def search_impact(
             f"{built['vocabulary']}"
         )
     quantised = quantise(vectors, built["quantization"], queries_npz)
-    start_jvm(threads=threads, memory_mb=memory_mb)
-    statistics = _search(
-        index,
-        [*zip(ids, weighted_terms(quantised, "^"), strict=True)],
+    sample = _spread(len(ids), settings.exact_queries if corpus else 0)
+    counter = _Counter(sample)
+    began = time.perf_counter()
+    found: Iterable[Found] = (Found([], 0.0) for _ in ids)
+    if built["indexed"]:
+        # one more hit than is kept, in case that it is the query itself
+        found = chosen.search(
+            index,
+            quantised,
+            settings,
+            most=settings.hits + 1,
+            threads=threads,
+            memory_mb=memory_mb,
+        )
+    statistics = _write(
         out_run,
-        java_class("io.anserini.search.similarity.ImpactSimilarity")(),
-        _impact_parser(),
+        ids,
+        found,
+        counter,
+        began,
         hits=settings.hits,
         remove_self_hits=remove_self_hits,
-        threads=threads,
         progress=progress,
     )
-    empty = int((quantised.indptr[1:] == quantised.indptr[:-1]).sum())
-    return {**statistics, "queries_empty": empty}
+    recall, compared = exact_recall(
+        [counter.first[place] for place in sample],
+        quantised[sample],
+        [ids[place] for place in sample],
+        corpus,
+        built["quantization"],
+        remove_self_hits=remove_self_hits,
+    )
+    return {
+        **statistics,
+        "engine": name,
+        "queries_empty": int((quantised.indptr[1:] == quantised.indptr[:-1]).sum()),
+        "exact_queries": compared,
+        f"exact_recall@{DEPTH}": recall,
+    }
+
+
+def _spread(total: int, wanted: int) -> list[int]:
+    """At most `wanted` of the numbers below `total`, evenly spread, the first among them."""
+    count = min(total, wanted)
+    return [place * total // count for place in range(count)]
 
 
 def search_bm25(
@@ -266,23 +222,37 @@ def search_bm25(
         progress: show a bar.
 
     Returns:
-        queries, queries_without_hits, mean_hits, seconds, queries_per_second.
+        queries, queries_without_hits, mean_hits, seconds, queries_per_second, ms_per_query, its
+        median and its 95th percentile.
 
     Raises:
         UserError: the index or the queries are missing, damaged or of another kind.
         RuntimeError: Java failed.
     """
+    from splade_rescale.java import java_class, start_jvm
+    from splade_rescale.lucene import search_lucene
+
     _statistics_of(index, "bm25")
     queries = [*string_rows(queries_parquet, ["query_id", "text"], 1 << 16)]
     start_jvm(threads=threads, memory_mb=memory_mb)
-    return _search(
+    analyzer = java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
+    generator = java_class("io.anserini.search.query.BagOfWordsQueryGenerator")()
+    began = time.perf_counter()
+    found = search_lucene(
         index,
-        queries,
-        out_run,
+        [text for _, text in queries],
         java_class("org.apache.lucene.search.similarities.BM25Similarity")(bm25.k1, bm25.b),
-        _bm25_parser(),
+        lambda text: generator.buildQuery("contents", analyzer, text),
+        most=settings.hits + 1,
+        threads=threads,
+    )
+    return _write(
+        out_run,
+        [query_id for query_id, _ in queries],
+        found,
+        _Counter(),
+        began,
         hits=settings.hits,
         remove_self_hits=remove_self_hits,
-        threads=threads,
         progress=progress,
     )

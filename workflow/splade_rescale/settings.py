@@ -123,11 +123,62 @@ class EncodeSettings(Settings):
     gpus: int = Field(0, ge=0, le=1, description="GPUs an encoding job asks for; 0 uses the CPU")
 
 
+class BmpIndexSettings(Settings):
+    """Options of the engine bmp, as its package names them."""
+
+    block_size: int = Field(32, ge=1, le=256, description="documents in a block (bsize)")
+    compress: bool = Field(
+        False, description="compress the largest weights of the blocks (compress_range)"
+    )
+
+
+class SeismicIndexSettings(Settings):
+    """Options of the engine seismic, as its package names them."""
+
+    n_postings: int = Field(3500, ge=1, description="postings kept per term, on average")
+    centroid_fraction: float = Field(0.1, gt=0, le=1, description="clusters per posting of a list")
+    min_cluster_size: int = Field(2, ge=1, description="fewest documents in a cluster")
+    summary_energy: float = Field(0.4, gt=0, le=1, description="weight kept in a summary")
+    max_fraction: float = Field(1.5, ge=1, description="longest list, in multiples of n_postings")
+    doc_cut: int = Field(15, ge=1, description="terms of a document that clustering looks at")
+    batched_indexing: int | None = Field(
+        None, ge=1, description="lists clustered at a time, to save memory; all if unset"
+    )
+
+
 class IndexSettings(Settings):
     """Impact index."""
 
+    engine: Literal["lucene", "seismic", "bmp", "exact"] = Field(
+        "lucene",
+        description="lucene: inverted index, exact scores (the paper's kind); exact: sparse matrix "
+        "product; bmp: block-max pruning with coarse weights; seismic: approximate search",
+    )
     quantization: int = Field(
         100, ge=1, le=10_000, description="weights are stored as round(quantization x weight)"
+    )
+    bmp: BmpIndexSettings = BmpIndexSettings()
+    seismic: SeismicIndexSettings = SeismicIndexSettings()
+
+
+class BmpSearchSettings(Settings):
+    """Options of the engine bmp, as its package names them."""
+
+    alpha: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="stop at blocks that promise less than 1 / alpha of the last hit",
+    )
+    beta: float = Field(1.0, gt=0, le=1, description="part of the query's terms used, by weight")
+
+
+class SeismicSearchSettings(Settings):
+    """Options of the engine seismic, as its package names them."""
+
+    query_cut: int = Field(10, ge=1, description="terms of a query whose lists are searched")
+    heap_factor: float = Field(
+        0.8, gt=0, le=1, description="skip clusters that promise less than the last hit / this"
     )
 
 
@@ -135,6 +186,14 @@ class SearchSettings(Settings):
     """Retrieval."""
 
     hits: int = Field(1000, ge=1, description="documents kept per query")
+    exact_queries: int = Field(
+        100,
+        ge=0,
+        description="queries, evenly spread over the data set, whose exact first ten hits are "
+        "computed to measure how far the engine agrees (exact_recall@10); 0 measures nothing",
+    )
+    bmp: BmpSearchSettings = BmpSearchSettings()
+    seismic: SeismicSearchSettings = SeismicSearchSettings()
 
 
 class Bm25Settings(Settings):

@@ -44,7 +44,10 @@ _VALUES = {
     "active_terms_d": ".2f",
     "FLOPS": ".4f",
     "empty_documents": "d",
+    "engine": "s",
+    "exact_recall@10": ".4f",  # of a sample of the queries
     "index_mb": ".2f",
+    "ms_per_query": ".3f",  # time
     "train_seconds": ".1f",  # time
     "examples_per_second": ".1f",  # time
     "docs_per_second": ".1f",  # time
@@ -92,7 +95,7 @@ def build_table(
     return pd.DataFrame(rows, columns=columns).astype(
         {c: "Int64" for c, f in {**_KEYS, **_VALUES}.items() if f == "d"}
         | {c: "float64" for c in columns if _format(c)[-1] in "fg"}
-        | {c: "str" for c, f in _KEYS.items() if f == "s"}
+        | {c: "str" for c, f in {**_KEYS, **_VALUES}.items() if f == "s"}
     )
 
 
@@ -116,7 +119,7 @@ def read_table(path: Path) -> pd.DataFrame:
         return pd.read_csv(
             path,
             dtype={"arm": "str", "dataset": "str", "backbone": "str", "k": "str", "seed": "Int64"}
-            | {"status": "str", "empty_documents": "Int64"},
+            | {"status": "str", "empty_documents": "Int64", "engine": "str"},
         )
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
@@ -174,6 +177,8 @@ def _row(cell: CellFiles) -> dict[str, Any]:
     for measure in cell.measures:
         row[measure] = _number(metrics, "measures", measure)
     row["index_mb"] = _number(cell.corpus_folder / "index" / "index.json", "bytes") / 1e6
+    searched = cell.folder / "search.json"
+    row["ms_per_query"] = _number(searched, "ms_per_query")
     if cell.model_folder is None or cell.init_folder is None:
         return row
 
@@ -189,7 +194,12 @@ def _row(cell: CellFiles) -> dict[str, Any]:
         status = "collapsed-zero"
     # Only a run that diverged may have a loss that is not finite, which JSON has as null.
     loss = _number_or_nan if status == "diverged" else _number
+    # No exact hits, no recall.
+    compared = _value(searched, "exact_queries")
+    recall = _number(searched, "exact_recall@10") if compared else math.nan
     return row | {
+        "engine": _value(searched, "engine"),
+        "exact_recall@10": recall,
         "k": cell.k,
         "k_used": _number(rescaled, "k"),
         "seed": cell.seed,

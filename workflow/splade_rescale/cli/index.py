@@ -8,7 +8,7 @@ import typer
 
 from splade_rescale.cli.options import MemoryMb, SettingsText, Threads, read_settings, show_bars
 
-commands = typer.Typer(no_args_is_help=True, help="Build a Lucene index.")
+commands = typer.Typer(no_args_is_help=True, help="Build an index.")
 
 
 @commands.command("impact")
@@ -21,7 +21,7 @@ def index_impact(
     threads: Threads = None,
     memory_mb: MemoryMb = None,
 ) -> None:
-    """Build an impact index from the vectors of a corpus."""
+    """Index the vectors of a corpus, by the engine that the settings name (lucene if none)."""
     from splade_rescale.index import build_impact_index
     from splade_rescale.settings import IndexSettings
 

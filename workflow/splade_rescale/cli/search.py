@@ -8,7 +8,7 @@ import typer
 
 from splade_rescale.cli.options import MemoryMb, SettingsText, Threads, read_settings, show_bars
 
-commands = typer.Typer(no_args_is_help=True, help="Retrieve with a Lucene index; write a TREC run.")
+commands = typer.Typer(no_args_is_help=True, help="Retrieve with an index; write a TREC run.")
 
 
 SelfHits = Annotated[
@@ -22,13 +22,21 @@ def search_impact_command(
     index_folder: Annotated[Path, typer.Argument(exists=True, file_okay=False, metavar="INDEX")],
     queries: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="queries.npz")],
     run: Annotated[Path, typer.Argument(help="run.trec.gz to write.")],
+    corpus: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            exists=True,
+            dir_okay=False,
+            help=".npz shards that were indexed, to measure agreement with exact search.",
+        ),
+    ] = None,
     settings: SettingsText = None,
     stats: StatsFile = None,
     remove_self_hits: SelfHits = False,
     threads: Threads = None,
     memory_mb: MemoryMb = None,
 ) -> None:
-    """Search an impact index with encoded queries."""
+    """Search an impact index with encoded queries, by the engine that built it."""
     from splade_rescale.files import write_json
     from splade_rescale.search import search_impact
     from splade_rescale.settings import SearchSettings
@@ -39,6 +47,7 @@ def search_impact_command(
         run,
         read_settings(SearchSettings, settings),
         remove_self_hits=remove_self_hits,
+        corpus=corpus or [],
         threads=threads or os.cpu_count() or 1,
         memory_mb=memory_mb,
         progress=show_bars(),
