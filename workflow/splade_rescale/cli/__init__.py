@@ -12,6 +12,7 @@ import typer
 
 from splade_rescale.cli import (
     config,
+    costs,
     download,
     encode,
     evaluate,
@@ -45,6 +46,7 @@ app.add_typer(search.commands, name="search")
 app.add_typer(evaluate.commands)
 app.add_typer(table.commands)
 app.add_typer(config.commands, name="config")
+app.add_typer(costs.commands)
 
 
 def main() -> None:
