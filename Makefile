@@ -1,10 +1,10 @@
-# make table · make test · make rehearse: each sets up .venv by itself when the lock or the package changed.
+# make table · make test · make rehearse · make reliability: each sets up .venv by itself when the lock or the package changed.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 CORES ?= all
 STAMP := .venv/.installed
 SNAKEMAKE := .venv/bin/python -m snakemake
 
-.PHONY: table rehearse test lint format lock schema clean
+.PHONY: table rehearse reliability test lint format lock schema clean
 
 table: $(STAMP)
 	$(SNAKEMAKE) --cores $(CORES) results/table.csv
@@ -12,6 +12,10 @@ table: $(STAMP)
 # The paper's configuration from end to end, on made-up data, without the hub and without a GPU.
 rehearse: $(STAMP)
 	PYTHONPATH=tests:workflow .venv/bin/python -m hub.rehearse
+
+# Kill every stage, damage files, fill the disk, ...; writes docs/reliability.md.
+reliability: $(STAMP)
+	PYTHONPATH=tests:workflow .venv/bin/python -m faults
 
 test: lint
 	OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadgroup

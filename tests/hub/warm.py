@@ -3,7 +3,8 @@
 A rehearsal is some 1,500 small jobs, of which torch and transformers would take four seconds each
 to import. What `python -m splade_rescale` does is the product's own all the same: here it is a few
 lines that hand arguments, folder, environment and output to a server, which forks and calls
-`splade_rescale.cli.main`.
+`splade_rescale.cli.main`. The fork joins the process group of its client, so that a signal to all
+of a workflow reaches it; both must belong to the server's session for that.
 """
 
 import array
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import splade_rescale
@@ -26,7 +27,7 @@ PACKAGE = """__path__.append({package!r})
 CLIENT = """import array, json, os, socket, sys
 server = socket.socket(socket.AF_UNIX)
 server.connect({address!r})
-request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ), os.getpgrp()]).encode()
 streams = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]
 server.sendmsg([len(request).to_bytes(4, "big")], streams)
 server.sendall(request)
@@ -35,23 +36,26 @@ sys.exit(int(server.recv(16) or 3))
 
 
 @contextmanager
-def warm_commands(variables: dict[str, str]) -> Iterator[dict[str, str]]:
+def warm_commands(
+    variables: dict[str, str], package: Path | None = None
+) -> Iterator[dict[str, str]]:
     """Yield an environment in which `python -m splade_rescale` is such a client.
 
     Args:
         variables: environment of the server, as libraries read some of it when they are loaded.
+        package: what the server runs, where that is another copy than this process's.
     """
     with tempfile.TemporaryDirectory(prefix="warm-") as name:
         folder = Path(name)
+        package = package or Path(splade_rescale.__file__).parent
         address = str(folder / "socket")
         client = folder / "splade_rescale"
         client.mkdir()
-        package = str(Path(splade_rescale.__file__).parent)
-        (client / "__init__.py").write_text(PACKAGE.format(package=package))
+        (client / "__init__.py").write_text(PACKAGE.format(package=str(package)))
         (client / "__main__.py").write_text(CLIENT.format(address=address))
         server = subprocess.Popen(
             [sys.executable, __file__, address],
-            env=variables,
+            env={**variables, "PYTHONPATH": str(package.parent)},
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -102,18 +106,25 @@ def _answer(connection: socket.socket, command) -> None:
     length, request = int.from_bytes(head, "big"), b""
     while len(request) < length:
         request += connection.recv(length - len(request))
+    *task, group = json.loads(request)
+    try:
+        # Before the fork: a signal to the group then finds this process or both, never none.
+        os.setpgid(0, group)
+    except (PermissionError, ProcessLookupError):  # the client has been killed
+        os._exit(1)
     child = os.fork()
     if child == 0:
         connection.close()
-        _become(json.loads(request), descriptors)
+        _become(task, descriptors)
         os._exit(_run(command))
     _, status = os.waitpid(child, 0)
-    connection.sendall(str(os.waitstatus_to_exitcode(status) % 256).encode())
+    with suppress(BrokenPipeError):  # likewise
+        connection.sendall(str(os.waitstatus_to_exitcode(status) % 256).encode())
     os._exit(0)
 
 
-def _become(request: list, descriptors: array.array) -> None:
-    arguments, folder, variables = request
+def _become(task: list, descriptors: array.array) -> None:
+    arguments, folder, variables = task
     for target, descriptor in enumerate(descriptors):
         os.dup2(descriptor, target)
         os.close(descriptor)

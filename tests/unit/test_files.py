@@ -1,9 +1,13 @@
+import errno
 import os
 import signal
 import subprocess
 import sys
 
+import pyarrow as pa
 import pytest
+from safetensors import SafetensorError
+from splade_rescale import files
 from splade_rescale.errors import UserError
 from splade_rescale.files import (
     atomic_file,
@@ -124,6 +128,101 @@ def test_a_temporary_of_another_machine_stays(tmp_path):
     with atomic_folder(path):
         pass
     assert sorted(tmp_path.iterdir()) == sorted([foreign, path])
+
+
+@pytest.mark.parametrize("atomic", [atomic_file, atomic_folder])
+def test_a_temporary_of_an_earlier_boot_is_cleared(tmp_path, atomic):
+    path = tmp_path / "a"
+    left = _killed_while_writing(path, atomic)
+    space = left.name.removeprefix(".a.").split("-")[1]
+    old = left.rename(tmp_path / left.name.replace(space, "0" * 8))
+    with atomic(path) as temporary:
+        _fill(temporary)
+    assert sorted(tmp_path.iterdir()) == sorted([old, path])  # it may be a living container's
+    booted = files._machine()[1]
+    assert booted > 0
+    for part in [*old.rglob("*"), old]:
+        os.utime(part, (booted - 60, booted - 60))
+    with atomic(path) as temporary:
+        _fill(temporary)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_content_is_on_the_disk_before_its_name_is(tmp_path, monkeypatch):
+    events = []
+    real_sync, real_replace = os.fsync, os.replace
+
+    def fsync(descriptor):
+        events.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        real_sync(descriptor)
+
+    def replace(source, target):
+        events.append(("name", str(target)))
+        real_replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    with atomic_file(tmp_path / "a") as file:
+        file.write_text("content")
+    with atomic_folder(tmp_path / "b") as folder:
+        (folder / "deep").mkdir()
+        (folder / "deep" / "part").write_text("content")
+    sync, name = "sync", "name"
+    assert events == [
+        (sync, str(file)),
+        (name, str(tmp_path / "a")),
+        (sync, str(tmp_path)),
+        (sync, str(folder / "deep" / "part")),
+        (sync, str(folder / "deep")),
+        (sync, str(folder)),
+        (name, str(tmp_path / "b")),
+        (sync, str(tmp_path)),
+    ]
+
+
+@pytest.mark.parametrize("atomic", [atomic_file, atomic_folder])
+@pytest.mark.parametrize(
+    "raised",
+    [
+        OSError(errno.ENOSPC, "Error writing bytes to file. Detail: No space left on device"),
+        pa.lib.ArrowException("IOError: No space left on device"),
+        SafetensorError("I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_is_named_whatever_library_found_it(tmp_path, atomic, raised):
+    with pytest.raises(OSError) as caught, atomic(tmp_path / "a"):
+        raise raised
+    assert caught.value.errno == errno.ENOSPC
+    assert caught.value.filename == str(tmp_path / "a")
+    assert not list(tmp_path.iterdir())
+
+
+def test_errors_of_other_files_keep_their_names(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught, atomic_file(tmp_path / "a"):
+        (tmp_path / "other").read_text()
+    assert caught.value.filename == str(tmp_path / "other")
+    with pytest.raises(PermissionError) as caught, atomic_folder(tmp_path / "a") as folder:
+        raise PermissionError(errno.EACCES, "no", str(folder / "part"))
+    assert caught.value.filename == str(tmp_path / "a")
+
+
+def test_the_last_of_two_writers_of_a_folder_wins(tmp_path, monkeypatch):
+    """The job of a killed workflow lives on, and ends in the very moment that another one does."""
+    path = tmp_path / "model"
+    replace = os.replace
+
+    def late(source, target):
+        if target == path and not path.exists():
+            path.mkdir()
+            (path / "weights").write_text("of the other")
+        replace(source, target)
+
+    with atomic_folder(path) as temporary:
+        (temporary / "weights").write_text("new")
+        calls = iter([late])
+        monkeypatch.setattr(os, "replace", lambda *both: next(calls, replace)(*both))
+    assert (path / "weights").read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_an_interrupted_replacement_puts_the_old_folder_back(tmp_path, monkeypatch):

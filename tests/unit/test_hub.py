@@ -217,8 +217,12 @@ def test_pickled_weights_become_safetensors_where_there_are_no_others(repository
     pickled(add, folder, "pytorch_model-00002-of-00002.bin", {"decoder.bias": shared[:, 1]})
     for name in ("config.json", "pytorch_model.bin.index.json", "training_args.bin"):
         add(name, name)
-    entry = HubBackbone(source="hub", id="a/b")
     (tmp_path / "out").mkdir()
+    unasked = HubBackbone(source="hub", id="a/b")
+    with pytest.raises(UserError, match=r"a/b.*no \*\.safetensors.*allow_pickled_weights: true"):
+        download_checkpoint(unasked, tmp_path / "out", ("*.json", "*.safetensors"))
+    assert not any((tmp_path / "out").iterdir())
+    entry = HubBackbone(source="hub", id="a/b", allow_pickled_weights=True)
     provenance = download_checkpoint(entry, tmp_path / "out", ("*.json", "*.safetensors"))
     found = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert found == ["config.json", "model.safetensors"]
@@ -252,7 +256,8 @@ def test_pickles_run_no_code(repository, tmp_path, capsys, content, message):
         path.write_bytes(path.read_bytes()[:-200])
     (tmp_path / "out").mkdir()
     with pytest.raises(UserError, match=rf"pytorch_model\.bin: {message}"):
-        download_checkpoint(HubBackbone(source="hub", id="a/b"), tmp_path / "out", ("*.json",))
+        entry = HubBackbone(source="hub", id="a/b", allow_pickled_weights=True)
+        download_checkpoint(entry, tmp_path / "out", ("*.json",))
     assert "code of a pickle" not in capsys.readouterr().out
 
 

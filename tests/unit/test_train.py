@@ -16,6 +16,7 @@ import torch
 from conftest import WORDS
 from safetensors.torch import load_file, save_file
 from splade_rescale import checkpoints
+from splade_rescale import train as training
 from splade_rescale.errors import UserError
 from splade_rescale.head import load_masked_lm, load_tokenizer, output_projection, scale_head
 from splade_rescale.rescale import rescale
@@ -23,6 +24,7 @@ from splade_rescale.settings import RescaleSettings, TrainSettings
 from splade_rescale.splade import Splade
 from splade_rescale.train import objective, train
 from splade_rescale.train_log import LOG_COLUMNS
+from transformers import TrainerCallback
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 # What differs between two runs of the same training.
@@ -481,6 +483,61 @@ def test_checkpoint_is_taken_and_half_of_one_is_not(init, pairs, run, kill_at, m
     capsys.readouterr()
     assert run(init, pairs(), "resumed", **options).same_as(whole)
     assert f"resuming from {folder / 'checkpoint-4'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["weights.safetensors", "optimizer.pt", "rng_state.pth", "COMPLETE"]
+)
+def test_a_damaged_checkpoint_is_named_and_not_taken(
+    init, pairs, run, kill_at, monkeypatch, capsys, name
+):
+    options = {"max_steps": 6, "save_steps": 2}
+    whole = run(init, pairs(), "whole", **options)
+    kill_at(4)
+    with pytest.raises(Killed):
+        run(init, pairs(), "resumed", **options)
+    monkeypatch.undo()
+    checkpoint = init.parent / "ckpt" / "checkpoint-4"
+    content = bytearray((checkpoint / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (checkpoint / name).write_bytes(content)
+    capsys.readouterr()
+    assert run(init, pairs(), "resumed", **options).same_as(whole)
+    errors = capsys.readouterr().err
+    assert f"not resuming from {checkpoint}: " in errors
+    assert name in errors and "resuming from" in errors
+    assert f"\nresuming from {checkpoint}" not in errors
+
+
+class _AtStep(TrainerCallback):
+    """Dies at one of the Trainer's events of a step."""
+
+    def __init__(self, event, step):
+        def die(args, state, control, **_):
+            if state.global_step == step:
+                raise Killed
+
+        setattr(self, event, die)
+
+
+@pytest.mark.parametrize("event", ["on_step_begin", "on_pre_optimizer_step", "on_step_end"])
+def test_killed_at_any_step(init, pairs, run, monkeypatch, event):
+    """Checkpoints every other step: each kill in between redoes a step or starts anew."""
+    rows, options = pairs(), {"max_steps": 5, "save_steps": 2, "log_steps": 2}
+    whole = run(init, rows, "whole", **options)
+    assert whole.log["lambda_q"].nunique() > 1
+    for step in range(5):
+        real = training._SpladeTrainer.__init__
+
+        def armed(self, *args, real=real, step=step, **kwargs):
+            real(self, *args, **kwargs)
+            self.add_callback(_AtStep(event, step + (event == "on_step_end")))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(training._SpladeTrainer, "__init__", armed)
+            with pytest.raises(Killed):
+                run(init, rows, f"resumed-{step}", **options)
+        assert run(init, rows, f"resumed-{step}", **options).same_as(whole), step
 
 
 def test_divergence_right_after_resuming(init, pairs, run, kill_at, monkeypatch):

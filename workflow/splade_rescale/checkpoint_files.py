@@ -5,6 +5,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from splade_rescale.checksums import check_sums
 from splade_rescale.errors import UserError
 
 # Configuration, vocabulary, and weights in safetensors, which run no code when they are loaded.
@@ -20,10 +21,11 @@ def copy_checkpoint(source: Path, folder: Path) -> list[str]:
         The names of the files, sorted.
 
     Raises:
-        UserError: there is no such folder.
+        UserError: there is no such folder, or a file of it differs from its SHA256SUMS.
     """
     if not source.is_dir():
         raise UserError(f"{source}: no such folder; expected a checkpoint folder")
+    check_sums(source, *CHECKPOINT_FILES)
     files = {path.name for glob in CHECKPOINT_FILES for path in source.glob(glob)}
     files = sorted(name for name in files - {"backbone.json"} if (source / name).is_file())
     for name in files:

@@ -1,7 +1,8 @@
 """Checkpoints that a killed training resumes from.
 
 A checkpoint counts only once its mark is set, and only for the very run that wrote it: the
-fingerprint of everything that a run's weights follow from lies beside the checkpoints.
+fingerprint of everything that a run's weights follow from lies beside the checkpoints. The mark
+holds the SHA-256 of every file, so that a damaged checkpoint is not resumed from.
 """
 
 import fcntl
@@ -14,9 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from splade_rescale.checksums import check_sums, sha256, sums
 from splade_rescale.digest import code_digest
 from splade_rescale.errors import UserError
-from splade_rescale.files import canonical_json, read_json, write_json
+from splade_rescale.files import atomic_file, canonical_json, read_json, sync, write_json
 from splade_rescale.settings import TrainSettings
 
 _COMPLETE = "COMPLETE"
@@ -72,8 +74,8 @@ def fingerprint(
     """A hash over everything that a run's weights follow from."""
     files = sorted(p for p in init.rglob("*") if p.is_file())
     made_of = {
-        "init": {p.relative_to(init).as_posix(): _sha256(p) for p in files},
-        "train": _sha256(train_parquet),
+        "init": {p.relative_to(init).as_posix(): sha256(p) for p in files},
+        "train": sha256(train_parquet),
         "settings": settings.model_dump(),
         "seed": seed,
         "processes": processes,
@@ -82,13 +84,11 @@ def fingerprint(
     return hashlib.sha256(canonical_json(made_of).encode()).hexdigest()
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def prepare(folder: Path, run: str) -> None:
-    """Leave nothing in the held `folder` but complete checkpoints of one run.
+    """Leave nothing in the held `folder` but whole checkpoints of one run.
+
+    What is incomplete or damaged is removed; a damaged one is named on stderr, since the training
+    then starts anew.
 
     Args:
         folder: held by `exclusive`.
@@ -114,10 +114,21 @@ def prepare(folder: Path, run: str) -> None:
     except UserError:
         same = False
     for checkpoint in folder.glob("checkpoint-*"):
-        if not same or not (checkpoint / _COMPLETE).exists():
+        if not same or not _is_whole(checkpoint):
             _discard(checkpoint)
     if not same:
         write_json(mark, run)
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    if not (checkpoint / _COMPLETE).exists():
+        return False
+    try:
+        check_sums(checkpoint, name=_COMPLETE)
+    except UserError as error:
+        print(f"not resuming from {checkpoint}: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -127,8 +138,10 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def complete(checkpoint: Path) -> None:
-    """Mark a checkpoint as whole and remove all others."""
-    (checkpoint / _COMPLETE).touch()
+    """Mark a checkpoint as whole, once it is on the disk, and remove all others."""
+    sync(checkpoint)
+    with atomic_file(checkpoint / _COMPLETE) as mark:
+        mark.write_text(sums(checkpoint), encoding="utf-8")
     for other in checkpoint.parent.glob("checkpoint-*"):
         if other != checkpoint:
             _discard(other)

@@ -109,7 +109,7 @@ def _write_table(path: Path, batches: Batches) -> int:
     writer, rows = None, 0
     try:
         for batch in batches:
-            writer = writer or pq.ParquetWriter(path, batch.schema)
+            writer = writer or pq.ParquetWriter(path, batch.schema, write_page_checksum=True)
             writer.write_batch(batch)
             rows += len(batch)
     finally:
@@ -151,7 +151,7 @@ def download_backbone(
         UserError: the source cannot be read, or is not a checkpoint with safetensors and
             tokenizer; or `out` holds something else.
     """
-    with atomic_folder(out, mark="backbone.json") as folder:
+    with atomic_folder(out, mark="backbone.json", sums=True) as folder:
         provenance = _fetch(name, entry, folder, of=of, train=train, progress=progress)
         check_checkpoint(folder, origin=_origin(entry))
         if entry.head_gain != 1:

@@ -22,6 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from splade_rescale.errors import UserError
 from splade_rescale.files import atomic_file, write_json
 from splade_rescale.head import load_tokenizer
+from splade_rescale.parquet_batches import read_batches
 from splade_rescale.positions import check_length
 from splade_rescale.settings import EncodeSettings
 from splade_rescale.splade import Splade
@@ -255,7 +256,8 @@ def _encode_file(
         "settings": settings.model_dump(),
     }
     with atomic_file(ids_path(out)) as temporary:
-        pq.write_table(pa.table({"id": pa.chunked_array(ids, pa.string())}), temporary)
+        table = pa.table({"id": pa.chunked_array(ids, pa.string())})
+        pq.write_table(table, temporary, write_page_checksum=True)
     write_json(stats_path(out), statistics)
     # An open file, because save_npz would add .npz to the temporary name. Not compressed: float
     # weights hardly shrink, and zlib would take a good part of the time that a GPU encodes in.
@@ -280,10 +282,10 @@ def choose_device(gpus: int) -> torch.device:
 def _open_parquet(path: Path, columns: list[str]) -> pq.ParquetFile:
     try:
         # buffered, so that a column of a row group is not read in one piece
-        source = pq.ParquetFile(path, buffer_size=1 << 20)
+        source = pq.ParquetFile(path, buffer_size=1 << 20, page_checksum_verification=True)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except pa.ArrowInvalid as error:
+    except (OSError, pa.ArrowException) as error:
         raise UserError(f"{path}: not a parquet file ({error})") from None
     missing = [c for c in columns if c not in source.schema_arrow.names]
     if missing:
@@ -320,7 +322,8 @@ def _windows(
         end += rows
     if not groups:
         return
-    for batch in source.iter_batches(WINDOW, row_groups=groups, columns=columns):
+    wanted_rows = {"batch_size": WINDOW, "row_groups": groups, "columns": columns}
+    for batch in read_batches(source, path, **wanted_rows):
         skip = max(first - start, 0)
         wanted = batch.slice(skip, max(min(last - start, batch.num_rows) - skip, 0))
         start += batch.num_rows

@@ -94,10 +94,10 @@ def read_qrels(path: Path) -> Qrels:
     """
     types = {"query_id": _is_text, "doc_id": _is_text, "relevance": pa.types.is_integer}
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path, page_checksum_verification=True)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException) as error:
         raise UserError(f"{path}: not a readable parquet file ({error})") from None
     missing = [name for name in types if name not in table.column_names]
     if missing:
@@ -193,6 +193,6 @@ def write_metrics(
         "queries_not_judged": len(hits.keys() - judgements.keys()),
     }
     with atomic_file(per_query) as temporary:
-        frame.to_parquet(temporary, index=False)
+        frame.to_parquet(temporary, index=False, write_page_checksum=True)
     write_json(metrics, summary)
     return summary

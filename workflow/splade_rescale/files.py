@@ -1,9 +1,11 @@
 """Writing files so that a reader never sees half of one.
 
-What is written lies under a temporary name until it is whole. That name holds the writer's process
-id, so that what a killed writer left behind is cleared away by the next one of the same file.
+What is written lies under a temporary name until it is whole and on the disk. That name tells the
+writer's machine, boot and process, so that what a killed writer left behind is cleared away by the
+next one of the same file, also after a restart of the machine.
 """
 
+import errno
 import glob
 import hashlib
 import json
@@ -12,12 +14,17 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from splade_rescale.checksums import write_sums
 from splade_rescale.errors import UserError
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 @cache
@@ -32,7 +39,22 @@ def _process_space() -> str:
         text = boot + os.readlink("/proc/self/ns/pid")
     except OSError:
         text = uuid.uuid4().hex
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    return _short(text)
+
+
+@cache
+def _machine() -> tuple[str, float]:
+    """A name of this machine that outlives a boot, and when it was booted, seconds since 1970.
+
+    Where the system does not tell (as in many containers), the name of the process space.
+    """
+    try:
+        name = Path("/etc/machine-id").read_text(encoding="ascii").strip()
+        stat = Path("/proc/stat").read_text(encoding="ascii")
+        booted = float(re.search(r"^btime (\d+)$", stat, re.MULTILINE)[1])
+    except (OSError, ValueError, TypeError):
+        name, booted = "", 0.0
+    return _short(name or _process_space()), booted
 
 
 def _is_alive(process: int) -> bool:
@@ -52,23 +74,81 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def _is_left_over(temporary: Path, boot: str, process: int) -> bool:
+    """Whether a temporary of this machine has no writer any more."""
+    if boot == _process_space():
+        return not _is_alive(process)
+    # Of another boot or of a container. Images give machines of one cluster the same name, so
+    # the age counts as well: nothing was written to it since this machine was started.
+    parts = [temporary, *temporary.rglob("*")]
+    return max(part.lstat().st_mtime for part in parts) < _machine()[1]
+
+
 def _temporary_beside(path: Path) -> Path:
     """A new name beside `path`; removes what dead processes of this machine left under such."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    prefix = f".{path.name}.{_process_space()}-"
+    prefix = f".{path.name}.{_machine()[0]}-"
     for left in path.parent.glob(f"{glob.escape(prefix)}*.tmp"):
-        process = re.fullmatch(r"(\d+)-[0-9a-f]{8}\.tmp", left.name.removeprefix(prefix))
-        if process and not _is_alive(int(process[1])):
-            _remove(left)
-    return path.with_name(f"{prefix}{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
+        found = re.fullmatch(
+            r"([0-9a-f]{8})-(\d+)-[0-9a-f]{8}\.tmp", left.name.removeprefix(prefix)
+        )
+        with suppress(FileNotFoundError):  # its writer has just ended
+            if found and _is_left_over(left, found[1], int(found[2])):
+                _remove(left)
+    own = f"{prefix}{_process_space()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp"
+    return path.with_name(own)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or a folder with all that is in it, is on the disk."""
+    if path.is_dir():
+        for part in path.iterdir():
+            if not part.is_symlink():
+                sync(part)
+    _sync(path)
 
 
 def _sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems know no such thing for folders.
+        if not path.is_dir() or error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _naming(path: Path, temporary: Path) -> Iterator[None]:
+    """Give an error of the disk the name of what could not be written.
+
+    Libraries raise it without a name (pyarrow), or as an error of their own (safetensors), and
+    the name of the temporary would tell a user little.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or not str(error.filename or temporary).startswith(str(temporary)):
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+    except UserError:
+        raise
+    except Exception as error:
+        number = _disk_error(error)
+        if number is None:
+            raise
+        raise OSError(number, os.strerror(number), str(path)) from error
+
+
+def _disk_error(error: BaseException) -> int | None:
+    """The errno of a full disk or the like that the text of `error` tells of."""
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS):
+        if os.strerror(number) in str(error):
+            return number
+    return None
 
 
 @contextmanager
@@ -80,9 +160,11 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     temporary = _temporary_beside(path)
     try:
-        yield temporary
-        _sync(temporary)
+        with _naming(path, temporary):
+            yield temporary
+            sync(temporary)
         os.replace(temporary, path)
+        _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -94,8 +176,26 @@ def _holds_something(path: Path) -> bool:
     return path.exists()
 
 
+def _exchange(new: Path, path: Path, old: Path) -> None:
+    """Put the folder `new` at `path`, and what may be there at `old`."""
+    while True:
+        if path.exists():
+            with suppress(FileNotFoundError):
+                os.replace(path, old)
+        try:
+            os.replace(new, path)
+            return
+        except OSError as error:
+            # Another writer of the same folder came in between: the job of a killed workflow.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            _remove(old)
+
+
 @contextmanager
-def atomic_folder(path: str | Path, mark: str | None = None) -> Iterator[Path]:
+def atomic_folder(
+    path: str | Path, mark: str | None = None, *, sums: bool = False
+) -> Iterator[Path]:
     """Yield a new empty folder beside `path`; put it in its place when the block ends well.
 
     On an exception the new folder is removed and `path` stays as it was. Should the process die
@@ -105,6 +205,7 @@ def atomic_folder(path: str | Path, mark: str | None = None) -> Iterator[Path]:
         path: of the folder.
         mark: file that tells folders of this kind; anything else that stands at `path`, other
             than an empty folder, is somebody's and not replaced. Without it the caller checks.
+        sums: write SHA256SUMS over its files when the block ends.
 
     Raises:
         UserError: `path` holds something without `mark`.
@@ -115,13 +216,13 @@ def atomic_folder(path: str | Path, mark: str | None = None) -> Iterator[Path]:
     temporary, old = _temporary_beside(path), _temporary_beside(path)
     temporary.mkdir()
     try:
-        yield temporary
-        for file in temporary.rglob("*"):
-            if file.is_file():
-                _sync(file)
-        if path.exists():
-            os.replace(path, old)
-        os.replace(temporary, path)
+        with _naming(path, temporary):
+            yield temporary
+            if sums:
+                write_sums(temporary)
+            sync(temporary)
+        _exchange(temporary, path, old)
+        _sync(path.parent)
     finally:
         if old.exists() and not path.exists():
             os.replace(old, path)

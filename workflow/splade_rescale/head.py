@@ -32,9 +32,11 @@ from transformers import (
 )
 from transformers.models.gte import GteConfig, GteForMaskedLM
 
+from splade_rescale.checksums import check_sums
 from splade_rescale.errors import UserError
 from splade_rescale.files import read_json_object
 
+_TOKENIZER_FILES = ("*token*.json", "vocab*", "merges.txt", "*.model")
 _LOADING_ERRORS = (OSError, ValueError, TypeError, KeyError, RuntimeError, ImportError)
 
 
@@ -47,7 +49,9 @@ def load_masked_lm(
     random is an error. The head is verified with `verify_head`.
 
     Args:
-        folder: holds config.json and safetensors weights; nothing is fetched from anywhere.
+        folder: holds config.json and safetensors weights; nothing is fetched from anywhere. Where
+            it holds a SHA256SUMS too, as all folders that this package writes, the files must
+            agree with it.
         trust_remote_code: run Python code that the checkpoint names.
         dtype: of the parameters in memory, whatever the file's.
 
@@ -57,6 +61,7 @@ def load_masked_lm(
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{folder}: no such checkpoint folder")
+    check_sums(folder, "config.json", "*.safetensors", "*.safetensors.index.json")
     config = read_json_object(folder / "config.json")
     weights = ["model.safetensors", "model.safetensors.index.json"]
     if not any((folder / name).is_file() for name in weights):
@@ -118,6 +123,7 @@ def load_tokenizer(
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{folder}: no such checkpoint folder")
+    check_sums(folder, *_TOKENIZER_FILES)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trust_remote_code

@@ -3,6 +3,7 @@
 The hub client honours HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE and the login of `hf auth login`.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ from huggingface_hub.utils import disable_progress_bars, filter_repo_objects, va
 
 from splade_rescale.beir import judged_tables, read_train
 from splade_rescale.checkpoint_files import CHECKPOINT_FILES
+from splade_rescale.checksums import sha256
 from splade_rescale.errors import UserError
 from splade_rescale.schemas import Batches, Parts
 from splade_rescale.settings import HubBackbone, HubDataset, HubFiles
@@ -123,7 +125,33 @@ def snapshot(
     commit = folder.name
     if not re.fullmatch("[0-9a-f]{40}", commit):
         raise UserError(f"{where}: {folder} is not the cached snapshot of a commit")
+    for name in files:
+        _check_blob(where, folder / name)
     return Snapshot(folder, commit, files)
+
+
+def _check_blob(where: str, path: Path) -> None:
+    """Check a file of the cache against the hash that it is named after, where it is a link.
+
+    The client checks the size of what it downloads, and nothing of what it finds.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    blob = path.resolve()
+    if not path.is_symlink() or not re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", blob.name):
+        return
+    if len(blob.name) == 64:
+        digest = sha256(blob)
+    else:  # of small files, git's own
+        content = blob.read_bytes()
+        header = f"blob {len(content)}\0".encode()
+        digest = hashlib.sha1(header + content, usedforsecurity=False).hexdigest()
+    if digest != blob.name:
+        raise UserError(
+            f"{where}: {path} is not what the hub sent, it was damaged in the cache; remove {blob} "
+            "to have it fetched again"
+        )
 
 
 def _data_files(wanted: HubFiles) -> tuple[list[Path], dict[str, Any]]:
@@ -170,13 +198,15 @@ def download_checkpoint(
     """Put a repository's files that match `patterns` into the existing `folder`, as plain files.
 
     The repository's own code comes along only where the entry trusts it. Where it has no
-    safetensors, its pickled weights become a model.safetensors, without running any code.
+    safetensors and the entry allows it, its pickled weights become a model.safetensors, without
+    running any code.
 
     Returns:
         provenance: commit and files.
 
     Raises:
-        UserError: as `snapshot` and `pickled.convert` do.
+        UserError: as `snapshot` and `pickled.convert` do, or there are only pickled weights and
+            the entry does not allow them.
     """
     patterns += ("*.py",) if entry.trust_remote_code else ()
 
@@ -187,6 +217,12 @@ def download_checkpoint(
 
     found, pickles = fetch(), []
     if not any(name.endswith(".safetensors") for name in found.files):
+        if not entry.allow_pickled_weights:
+            raise UserError(
+                f"hub repository {entry.id} at revision {entry.revision}: has no *.safetensors; "
+                "choose a revision that has, or set allow_pickled_weights: true in its registry "
+                "entry to convert pytorch_model*.bin without running the code in it"
+            )
         found = fetch(_PICKLED)
         pickles = sorted(filter_repo_objects(found.files, allow_patterns=_PICKLED))
     if pickles:

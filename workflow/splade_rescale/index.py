@@ -94,7 +94,7 @@ def _bytes(folder: Path) -> int:
 def _building(out: Path, total: int, progress: bool) -> Iterator[tuple[Path, tqdm]]:
     """The folder to write to and a bar; a failure inside names `out`."""
     with (
-        atomic_folder(out, mark=STATISTICS) as folder,
+        atomic_folder(out, mark=STATISTICS, sums=True) as folder,
         tqdm(total=total, desc=out.name, unit="document", disable=not progress) as bar,
     ):
         try:

@@ -104,7 +104,7 @@ def measure(
 def sample_pairs(train: Path, settings: NormsSettings) -> tuple[list[str], list[str]]:
     """Queries and positives of `settings.texts` rows of train.parquet, in file order."""
     try:
-        table = pq.read_table(train, columns=["query", "positive"])
+        table = pq.read_table(train, columns=["query", "positive"], page_checksum_verification=True)
     except FileNotFoundError:
         raise UserError(f"{train}: no such file") from None
     except (pa.ArrowException, OSError) as error:

@@ -40,8 +40,8 @@ def read_pairs(path: Path, settings: TrainSettings, processes: int = 1) -> pa.Ta
                 f"{path}: loss {settings.loss} needs the columns {', '.join([*texts, *scores])}; "
                 f"there is no {', '.join(missing)}, found {', '.join(present)}"
             )
-        table = pq.read_table(path, columns=[*texts, *scores])
-    except (OSError, pa.ArrowInvalid) as error:
+        table = pq.read_table(path, columns=[*texts, *scores], page_checksum_verification=True)
+    except (OSError, pa.ArrowException) as error:
         raise UserError(f"{path}: cannot be read as parquet ({error})") from None
     table = table.slice(0, settings.max_examples)
     for name in table.column_names:

@@ -87,7 +87,9 @@ def read_texts(train_parquet: Path) -> list[str]:
         UserError: the file is missing, lacks a column or has no rows.
     """
     try:
-        frame = pd.read_parquet(train_parquet, columns=["query", "positive"])
+        frame = pd.read_parquet(
+            train_parquet, columns=["query", "positive"], page_checksum_verification=True
+        )
     except (OSError, ValueError) as error:  # pyarrow's errors for what is missing or no parquet
         raise UserError(
             f"{train_parquet}: expected a parquet file with the columns query and positive "

@@ -1,6 +1,5 @@
 """Divide the MLM head of a checkpoint by k, once, and write an ordinary checkpoint again."""
 
-import hashlib
 import math
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import torch
 import transformers
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
+from splade_rescale.checksums import SUMS, sha256
 from splade_rescale.errors import UserError
 from splade_rescale.files import atomic_folder, read_json, write_json
 from splade_rescale.head import (
@@ -84,7 +84,7 @@ def rescale(
         raise UserError(f"{source}: {error}") from error
 
     backbone = source / "backbone.json"
-    with atomic_folder(out) as folder:
+    with atomic_folder(out, sums=True) as folder:
         save_masked_lm(model, folder)
         tokenizer.save_pretrained(folder)
         _check_reload(folder, model, trust_remote_code=trust_remote_code)
@@ -108,9 +108,8 @@ def _digests(folder: Path) -> dict[str, str]:
     digests = {}
     for path in sorted(folder.iterdir()):
         hidden = path.name.startswith(".")
-        if path.is_file() and not hidden and path.name not in {PROVENANCE, "backbone.json"}:
-            with path.open("rb") as file:
-                digests[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+        if path.is_file() and not hidden and path.name not in {PROVENANCE, "backbone.json", SUMS}:
+            digests[path.name] = sha256(path)
     return digests
 
 

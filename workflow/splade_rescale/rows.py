@@ -68,7 +68,7 @@ def _parquet_rows(
     path: Path, required: tuple[str, ...], optional: tuple[str, ...]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             found = file.schema_arrow.names
             if not set(required) <= set(found):
                 raise UserError(

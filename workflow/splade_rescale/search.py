@@ -13,6 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from splade_rescale.agreement import DEPTH, exact_recall
+from splade_rescale.checksums import check_sums
 from splade_rescale.engines import Found, engine
 from splade_rescale.errors import UserError
 from splade_rescale.files import read_json
@@ -31,6 +32,7 @@ def _kept(query_id: str, found: Hits, hits: int, own: bool) -> Hits:
 
 
 def _statistics_of(index: Path, kind: str) -> dict[str, Any]:
+    check_sums(index)
     statistics = read_json(index / STATISTICS)
     if statistics.get("kind") != kind:
         raise UserError(

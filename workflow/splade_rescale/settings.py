@@ -320,6 +320,11 @@ class HubBackbone(BackboneEntry):
     trust_remote_code: bool = Field(
         False, description="run the repository's own Python code; needs a pinned commit"
     )
+    allow_pickled_weights: bool = Field(
+        False,
+        description="where the repository has no safetensors, take its pickled weights, by "
+        "torch's weights_only loader, which runs none of their code",
+    )
 
     @model_validator(mode="after")
     def _remote_code_is_pinned(self) -> "HubBackbone":

@@ -17,6 +17,7 @@ import pandas as pd
 import pyarrow as pa
 
 from splade_rescale.cells import CellFiles
+from splade_rescale.checksums import check_sums
 from splade_rescale.errors import UserError
 from splade_rescale.files import atomic_file, read_json
 from splade_rescale.published import read_published
@@ -235,6 +236,7 @@ def _docs_per_second(vectors: Path) -> float:
 
 
 def _value(path: Path, *keys: str) -> Any:
+    check_sums(path.parent, path.name)
     value = read_json(path)
     for depth, key in enumerate(keys):
         if not isinstance(value, dict) or key not in value:
@@ -295,7 +297,7 @@ def _per_query(cell: CellFiles) -> pd.Series:
     """Values of the headline measure, by query_id in sorted order."""
     path, measure = _per_query_path(cell), cell.measures[0]
     try:
-        frame = pd.read_parquet(path)
+        frame = pd.read_parquet(path, page_checksum_verification=True)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (pa.ArrowException, OSError) as error:

@@ -138,7 +138,7 @@ def _train(
             trainer.state, diverged=diverged, vocabulary=splade.vocabulary, batch=batch
         )
         provenance = init / "rescale.json"
-        with atomic_folder(out) as folder:
+        with atomic_folder(out, sums=True) as folder:
             splade.save(
                 folder,
                 tokenizer,

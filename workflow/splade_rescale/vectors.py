@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import scipy.sparse as sp
 
 from splade_rescale.errors import UserError
+from splade_rescale.parquet_batches import read_batches
 
 # weights, and the sum of a text's, are 32-bit integers in Lucene
 _LARGEST = 2**31 - 1
@@ -26,10 +27,10 @@ def open_parquet(path: Path, columns: list[str]) -> pq.ParquetFile:
         UserError: the file is missing or not parquet, or lacks a column or its type.
     """
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(path, page_checksum_verification=True)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException) as error:
         raise UserError(f"{path}: not a readable parquet file ({error})") from None
     found = {field.name: field.type for field in file.schema_arrow}
     for name in columns:
@@ -44,10 +45,10 @@ def string_rows(path: Path, columns: list[str], batch_size: int) -> Iterator[tup
     """The rows of string columns of a parquet file, read in batches.
 
     Raises:
-        UserError: as `open_parquet`, or a value is null.
+        UserError: as `open_parquet` and `read_batches`, or a value is null.
     """
     with open_parquet(path, columns) as file:
-        for batch in file.iter_batches(batch_size=batch_size, columns=columns):
+        for batch in read_batches(file, path, batch_size=batch_size, columns=columns):
             for name in columns:
                 if batch[name].null_count:
                     raise UserError(f"{path}: column {name} has a null, expected strings only")

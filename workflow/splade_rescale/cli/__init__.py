@@ -25,7 +25,7 @@ from splade_rescale.cli import (
     train,
 )
 from splade_rescale.cli.options import limit_threads, show_bars
-from splade_rescale.errors import UserError
+from splade_rescale.errors import UserError, without_secrets
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -56,17 +56,21 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {without_secrets(str(error))}", err=True)
         sys.exit(1)
     except OSError as error:
         # Of a named file: no permission, no space, a file where a folder is expected, ...
         if error.filename is None:
-            traceback.print_exc()
+            _echo_traceback()
             sys.exit(2)
         # Of two names, the second is what the file is renamed to.
         name = os.fsdecode(error.filename2 or error.filename)
         typer.echo(f"error: {name}: {error.strerror}", err=True)
         sys.exit(1)
     except Exception:
-        traceback.print_exc()
+        _echo_traceback()
         sys.exit(2)
+
+
+def _echo_traceback() -> None:
+    typer.echo(without_secrets(traceback.format_exc()), err=True, nl=False)

@@ -1,0 +1,1 @@
+"""What faults do to a workflow: `python -m faults` kills every stage and counts how it ends."""

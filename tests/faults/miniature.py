@@ -1,0 +1,182 @@
+"""A workflow whose stages take a second, and what its results are but for measured times."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CONFIG = {
+    "backbones": ["mini-bert"],
+    "scales": [1, "auto"],
+    "seeds": [7],
+    "datasets": ["mini"],
+    "registry": {
+        "datasets": {
+            "mini": {
+                "source": "pydocs",
+                "split": "in-domain",
+                "packages": ["pluggy", "click"],
+                "documents": 60,
+                "queries": 20,
+                "train_pairs": 60,
+                "measures": ["nDCG@10", "RR@10"],
+            }
+        },
+        "backbones": {
+            "mini-bert": {
+                "source": "pretrain",
+                "architecture": "bert",
+                "dataset": "mini",
+                "vocabulary": 400,
+                "hidden": 32,
+                "steps": 12,
+                "batch_size": 16,
+                "length": 32,
+                "max_positions": 64,
+            }
+        },
+    },
+    "rescale": {"tying": "untied"},
+    "norms": {"texts": 16, "batch_size": 8},
+    "train": {
+        "dataset": "mini",
+        "max_steps": 8,
+        "batch_size": 8,
+        "learning_rate": 5e-4,
+        "query_length": 16,
+        "document_length": 32,
+        "log_steps": 2,
+        "save_steps": 2,
+    },
+    "encode": {"query_length": 16, "document_length": 32, "token_budget": 512, "shards": 2},
+}
+TABLE = "results/table.csv"
+TABLES = [TABLE, "results/paper/table2.csv"]
+#: Each job is small, so that compiling it well would take a JVM longer than running it.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+class Miniature:
+    """Snakemake as a user calls it, in a folder of its own.
+
+    Args:
+        folder: made if need be.
+        environment: of the processes; else this one's with the project's package first.
+        project: the checkout that holds Snakefile and package.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        environment: dict[str, str] | None = None,
+        project: Path = ROOT,
+        config: dict | None = None,
+    ) -> None:
+        self.folder, self.project = folder, project
+        self.environment = environment or variables(project)
+        folder.mkdir(parents=True, exist_ok=True)
+        text = yaml.safe_dump(config or CONFIG, sort_keys=False)
+        (folder / "mini.yaml").write_text(text, encoding="utf-8")
+
+    def start(self, *arguments: str, cores: int = 1) -> subprocess.Popen:
+        """Start the workflow in a process group of its own; output goes to run.log."""
+        command = [sys.executable, "-m", "snakemake", "--scheduler", "greedy"]
+        command += ["--snakefile", str(self.project / "Snakefile"), "--directory", "."]
+        command += ["--configfile", "mini.yaml", "--cores", str(cores), "--"]
+        with (self.folder / "run.log").open("wb") as log:
+            return subprocess.Popen(
+                [*command, *arguments],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                process_group=0,
+            )
+
+    def run(self, *arguments: str, cores: int = 1) -> tuple[int, str]:
+        """Run it to its end; exit status and output."""
+        status = self.start(*arguments, cores=cores).wait()
+        return status, (self.folder / "run.log").read_text(errors="replace")
+
+    def make(self, *arguments: str, cores: int = 1) -> str:
+        """Run it and expect success; its output."""
+        status, output = self.run(*arguments, cores=cores)
+        if status:
+            raise AssertionError(f"{' '.join(arguments)} ended with {status}:\n{output}")
+        return output
+
+    def files(self) -> Iterator[str]:
+        """All that the workflow has written, temporaries included, from its folder on."""
+        for top in ("results", "resources"):
+            for path in sorted((self.folder / top).rglob("*")):
+                if path.is_file():
+                    yield path.relative_to(self.folder).as_posix()
+
+    def contents(self) -> dict[str, object]:
+        """What equal runs have in common, by file."""
+        return {name: content(self.folder / name) for name in self.files()}
+
+    def temporaries(self) -> list[Path]:
+        """What a writer has not finished, or left behind."""
+        return [
+            path for top in ("results", "resources") for path in (self.folder / top).rglob(".*.tmp")
+        ]
+
+
+def variables(project: Path = ROOT) -> dict[str, str]:
+    """The environment of a user who works in the checkout `project`."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(project / "workflow"),
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "passive",
+        "JAVA_TOOL_OPTIONS": QUICK_JAVA,
+    }
+
+
+_TIMES = ("seconds", "per_second")
+_TIME_COLUMNS = ("train_seconds", "examples_per_second", "docs_per_second")
+
+
+def content(path: Path) -> object:
+    """The content of a file without measured times and what follows from them.
+
+    These are digests of files that hold times, and Lucene's own files, which carry random names
+    of segments: an index is compared by the counts in its index.json, and by the run made of it.
+    """
+    if path.parent.name == "index" and path.name != "index.json":
+        return None
+    if path.name == "SHA256SUMS":
+        return sorted(line.split()[1] for line in path.read_text().splitlines())
+    if path.suffix == ".json":
+        return _timeless(json.loads(path.read_bytes()))
+    if path.name == "table.csv":
+        return timeless_table(path)
+    return path.read_bytes()
+
+
+def timeless_table(path: Path) -> list[dict[str, str]]:
+    """The rows of a results table without measured times."""
+    rows = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+    return [{k: v for k, v in row.items() if k not in _TIME_COLUMNS} for row in rows]
+
+
+def _timeless(value: object) -> object:
+    if isinstance(value, list):
+        return [_timeless(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _timeless(item)
+        for key, item in value.items()
+        # pretrain.json has times, the fingerprint a digest of its digest; Lucene's size varies
+        if not key.endswith(_TIMES) and key not in ("pretrain.json", "fingerprint", "bytes")
+    }
