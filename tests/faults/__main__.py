@@ -32,7 +32,7 @@ class Run:
         folder = self.top / name.replace(" ", "-")
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.finished.folder, folder, symlinks=True)
-        return Bench(Miniature(folder, self.finished.environment))
+        return Bench(Miniature(folder, self.finished.environment, forked=True))
 
     def _each(self, name: str, act: Callable[[Bench, Any], Any], cases: list) -> list:
         """Run the cases in one copy; a new copy after a fault."""
@@ -113,7 +113,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="faults-") as temporary:
         top = given.folder or Path(temporary)
         with warm_commands(variables()) as environment:
-            finished = Miniature(top / "finished", environment)
+            finished = Miniature(top / "finished", environment, forked=True)
             finished.make(*TABLES)
             run = Run(top, finished, given)
             for part in given.parts or PARTS:

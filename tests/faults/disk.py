@@ -81,4 +81,4 @@ def fill(bench: Bench, stage: Stage, chance: random.Random) -> Full:
 def copy_to(finished: Miniature, folder: Path) -> Bench:
     """The finished miniature on another disk."""
     shutil.copytree(finished.folder, folder, symlinks=True, dirs_exist_ok=True)
-    return Bench(Miniature(folder, finished.environment))
+    return Bench(Miniature(folder, finished.environment, forked=finished.forked))

@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import time
+import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -70,6 +73,9 @@ class Miniature:
         folder: made if need be.
         environment: of the processes; else this one's with the project's package first.
         project: the checkout that holds Snakefile and package.
+        config: of the workflow.
+        forked: fork Snakemake from this process, which must have no threads, instead of starting
+            a Python that imports it.
     """
 
     def __init__(
@@ -78,21 +84,24 @@ class Miniature:
         environment: dict[str, str] | None = None,
         project: Path = ROOT,
         config: dict | None = None,
+        forked: bool = False,
     ) -> None:
-        self.folder, self.project = folder, project
+        self.folder, self.project, self.forked = folder, project, forked
         self.environment = environment or variables(project)
         folder.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump(config or CONFIG, sort_keys=False)
         (folder / "mini.yaml").write_text(text, encoding="utf-8")
 
-    def start(self, *arguments: str, cores: int = 1) -> subprocess.Popen:
+    def start(self, *arguments: str, cores: int = 1) -> "subprocess.Popen | Forked":
         """Start the workflow in a process group of its own; output goes to run.log."""
-        command = [sys.executable, "-m", "snakemake", "--scheduler", "greedy"]
-        command += ["--snakefile", str(self.project / "Snakefile"), "--directory", "."]
-        command += ["--configfile", "mini.yaml", "--cores", str(cores), "--"]
+        command = ["--scheduler", "greedy", "--snakefile", str(self.project / "Snakefile")]
+        command += ["--directory", ".", "--configfile", "mini.yaml", "--cores", str(cores)]
+        command += ["--", *arguments]
         with (self.folder / "run.log").open("wb") as log:
+            if self.forked:
+                return Forked(command, self.folder, self.environment, log.fileno())
             return subprocess.Popen(
-                [*command, *arguments],
+                [sys.executable, "-m", "snakemake", *command],
                 cwd=self.folder,
                 env=self.environment,
                 stdout=log,
@@ -129,6 +138,60 @@ class Miniature:
         return [
             path for top in ("results", "resources") for path in (self.folder / top).rglob(".*.tmp")
         ]
+
+
+class Forked:
+    """A Snakemake forked from this process, as far as a `Popen` is used here."""
+
+    def __init__(self, command: list[str], folder: Path, environment: dict, log: int) -> None:
+        # What Snakemake and the Snakefile import, imported once.
+        import splade_rescale.config
+        import splade_rescale.digest
+        import splade_rescale.owner  # noqa: F401
+        from snakemake import cli
+
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            status = 1
+            try:
+                os.setpgid(0, 0)
+                os.dup2(log, 1)
+                os.dup2(log, 2)
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                os.chdir(folder)
+                os.environ.clear()
+                os.environ.update(environment)
+                cli.main(command)
+            except SystemExit as end:
+                status = end.code if isinstance(end.code, int) else int(end.code is not None)
+            except BaseException:
+                traceback.print_exc()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+        with suppress(PermissionError, ProcessLookupError):  # whoever of the two comes first
+            os.setpgid(self.pid, self.pid)
+
+    def poll(self) -> int | None:
+        """Exit status, or None while it lives."""
+        return self._reap(os.WNOHANG)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Exit status, once it has ended."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while deadline is not None and self.poll() is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"Snakemake does not end within {timeout} s")
+            time.sleep(0.01)
+        return self._reap(0)
+
+    def _reap(self, flags: int) -> int | None:
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, flags)
+            if ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
 
 
 def variables(project: Path = ROOT) -> dict[str, str]:

@@ -43,9 +43,10 @@ def report(found: Found, command: str) -> str:
         "pretraining, 8 of training, 26 jobs), breaks it, gives the same command again, and",
         "compares with what the undisturbed run made: byte by byte where a stage is deterministic,",
         "measured times and the names of Lucene's files aside. Moments, places and targets follow",
-        "from the seed; what a signal meets depends on the speed of the machine as well. Jobs are",
-        "forked from a warm process, which saves each the time of importing torch; they join the",
-        "process group of their workflow and are processes like any other.",
+        "from the seed; what a signal meets depends on the speed of the machine as well. Snakemake",
+        "and its jobs are forked from processes that have their libraries loaded, which saves the",
+        "time of importing them; jobs join the process group of their workflow and are processes",
+        "like any other.",
         "",
         f"**{len(faults)} of {_count(found)} trials ended otherwise than undisturbed, or with an"
         " error that names no file.**" if faults else

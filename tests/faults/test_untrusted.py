@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 import yaml
-from hub import data
+from hub import data, models
 from hub.client import environment
 from hub.server import TOKEN, Hub, Repository
 from splade_rescale.config import load_experiment
 from splade_rescale.errors import UserError
+from splade_rescale.head import load_masked_lm, load_tokenizer
+from splade_rescale.settings import HubBackbone
 
 from .miniature import CONFIG, ROOT, Miniature, variables
 
@@ -146,6 +149,43 @@ def test_a_cache_without_permission_is_named(download, tmp_path):
         refused(download(prefix=prefix), str(tmp_path / "home"), "Permission denied")
     finally:
         (tmp_path / "home").chmod(0o700)
+
+
+# Code in a checkpoint
+
+
+class Harmful:
+    def __reduce__(self):
+        return exec, ("open('INJECTED', 'w')",)
+
+
+def test_a_checkpoint_runs_no_code_of_its_own(tmp_path, monkeypatch):
+    """Code beside the weights that the configuration names, and pickles in place of weights."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "checkpoint"
+    (repository,) = models.repositories({"bert-mini": HubBackbone(source="hub", id="a/b")})
+    for name, content in repository.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    for name in ("config.json", "tokenizer_config.json"):
+        path = folder / name
+        config = json.loads(path.read_text()) if path.exists() else {}
+        config["auto_map"] = {
+            "AutoConfig": "evil.Config",
+            "AutoModelForMaskedLM": "evil.Model",
+            "AutoTokenizer": ["evil.Tokenizer", "evil.Tokenizer"],
+        }
+        path.write_text(json.dumps(config))
+    (folder / "evil.py").write_text("open('INJECTED', 'w')\nclass Model: pass\n")
+    load_tokenizer(folder)
+    load_masked_lm(folder)
+    assert not (tmp_path / "INJECTED").exists()
+
+    (folder / "model.safetensors").unlink()
+    torch.save({"weight": Harmful()}, folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match="no safetensors weights"):
+        load_masked_lm(folder)
+    assert not (tmp_path / "INJECTED").exists()
 
 
 # Secrets

@@ -26,7 +26,7 @@ def start_two(bench: Bench, chance: random.Random) -> Pair:
     """Start two a random moment apart, wait, and give the same command once more."""
     for name in ("results/table.csv", "results/mini-bert/k1/seed7/mini", "results/paper"):
         remove(bench.folder / name)
-    second = Miniature(bench.folder, bench.miniature.environment)
+    second = Miniature(bench.folder, bench.miniature.environment, forked=bench.miniature.forked)
     first_process = bench.miniature.start(*TABLES)
     time.sleep(chance.choice((0.0, chance.uniform(0, 6))))
     second_process = second.start(*TABLES)

@@ -462,10 +462,17 @@ def test_search_refuses_an_index_of_another_kind_or_none(impact, bm25, tmp_path)
     with pytest.raises(UserError, match=r"c\.parquet: expected a string column 'query_id'"):
         by_text("bm25", "c.parquet")
     next((tmp_path / "index").glob("segments_*")).unlink()
-    with pytest.raises(UserError, match="index: not a readable Lucene index"):
+    with pytest.raises(UserError, match=r"index/segments_\w+: no such file"):
         by_vectors("index")
     for file in (tmp_path / "bm25").glob("_*.si"):
         file.write_bytes(b"nothing")
+    with pytest.raises(UserError, match=r"bm25/_\w+\.si: its SHA-256 is not that"):
+        by_text("bm25")
+    # Of an index without sums Lucene says itself what it can.
+    (tmp_path / "index" / "SHA256SUMS").unlink()
+    (tmp_path / "bm25" / "SHA256SUMS").unlink()
+    with pytest.raises(UserError, match="index: not a readable Lucene index"):
+        by_vectors("index")
     with pytest.raises(UserError, match="bm25: not a readable Lucene index"):
         by_text("bm25")
     assert not out.exists()

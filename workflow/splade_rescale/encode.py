@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from splade_rescale.errors import UserError
 from splade_rescale.files import atomic_file, write_json
 from splade_rescale.head import load_tokenizer
-from splade_rescale.parquet_batches import read_batches
+from splade_rescale.parquet_files import ERRORS, read_batches
 from splade_rescale.positions import check_length
 from splade_rescale.settings import EncodeSettings
 from splade_rescale.splade import Splade
@@ -285,7 +285,7 @@ def _open_parquet(path: Path, columns: list[str]) -> pq.ParquetFile:
         source = pq.ParquetFile(path, buffer_size=1 << 20, page_checksum_verification=True)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (OSError, pa.ArrowException) as error:
+    except ERRORS as error:
         raise UserError(f"{path}: not a parquet file ({error})") from None
     missing = [c for c in columns if c not in source.schema_arrow.names]
     if missing:

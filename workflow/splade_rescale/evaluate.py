@@ -12,10 +12,10 @@ import ir_measures
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from splade_rescale.errors import UserError
 from splade_rescale.files import atomic_file, write_json
+from splade_rescale.parquet_files import ERRORS, read_table
 from splade_rescale.runs import Run, read_run
 
 Qrels = dict[str, dict[str, int]]
@@ -94,10 +94,10 @@ def read_qrels(path: Path) -> Qrels:
     """
     types = {"query_id": _is_text, "doc_id": _is_text, "relevance": pa.types.is_integer}
     try:
-        table = pq.read_table(path, page_checksum_verification=True)
+        table = read_table(path)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (OSError, pa.ArrowException) as error:
+    except ERRORS as error:
         raise UserError(f"{path}: not a readable parquet file ({error})") from None
     missing = [name for name in types if name not in table.column_names]
     if missing:

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -27,6 +25,7 @@ from splade_rescale.head import (
     output_projection,
     scale_head,
 )
+from splade_rescale.parquet_files import ERRORS, read_table
 from splade_rescale.pooling import splade_max_pool
 from splade_rescale.positions import most_tokens
 from splade_rescale.row_norms import PERCENTILES, head_norms
@@ -104,10 +103,10 @@ def measure(
 def sample_pairs(train: Path, settings: NormsSettings) -> tuple[list[str], list[str]]:
     """Queries and positives of `settings.texts` rows of train.parquet, in file order."""
     try:
-        table = pq.read_table(train, columns=["query", "positive"], page_checksum_verification=True)
+        table = read_table(train, ["query", "positive"])
     except FileNotFoundError:
         raise UserError(f"{train}: no such file") from None
-    except (pa.ArrowException, OSError) as error:
+    except ERRORS as error:
         raise UserError(
             f"{train}: expected parquet with columns query and positive ({error})"
         ) from None

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from splade_rescale.errors import UserError
+from splade_rescale.parquet_files import ERRORS, read_table
 from splade_rescale.settings import TrainSettings
 
 
@@ -40,8 +41,8 @@ def read_pairs(path: Path, settings: TrainSettings, processes: int = 1) -> pa.Ta
                 f"{path}: loss {settings.loss} needs the columns {', '.join([*texts, *scores])}; "
                 f"there is no {', '.join(missing)}, found {', '.join(present)}"
             )
-        table = pq.read_table(path, columns=[*texts, *scores], page_checksum_verification=True)
-    except (OSError, pa.ArrowException) as error:
+        table = read_table(path, [*texts, *scores])
+    except ERRORS as error:
         raise UserError(f"{path}: cannot be read as parquet ({error})") from None
     table = table.slice(0, settings.max_examples)
     for name in table.column_names:

@@ -32,6 +32,7 @@ from transformers import (
 
 from splade_rescale.errors import UserError
 from splade_rescale.files import atomic_folder, write_json
+from splade_rescale.parquet_files import ERRORS, read_table
 from splade_rescale.settings import PretrainBackbone
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -87,17 +88,15 @@ def read_texts(train_parquet: Path) -> list[str]:
         UserError: the file is missing, lacks a column or has no rows.
     """
     try:
-        frame = pd.read_parquet(
-            train_parquet, columns=["query", "positive"], page_checksum_verification=True
-        )
-    except (OSError, ValueError) as error:  # pyarrow's errors for what is missing or no parquet
+        table = read_table(train_parquet, ["query", "positive"])
+    except ERRORS as error:
         raise UserError(
             f"{train_parquet}: expected a parquet file with the columns query and positive "
             f"({error})"
         ) from None
-    if frame.empty:
+    if not table.num_rows:
         raise UserError(f"{train_parquet}: no rows to pretrain on")
-    return [*frame["query"], *frame["positive"]]
+    return [*table["query"].to_pylist(), *table["positive"].to_pylist()]
 
 
 def train_tokenizer(texts: Sequence[str], entry: PretrainBackbone) -> PreTrainedTokenizerBase:

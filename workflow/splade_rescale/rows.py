@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from splade_rescale.errors import UserError
+from splade_rescale.parquet_files import ERRORS, read_batches
 
 BATCH_ROWS = 10_000
 
@@ -36,6 +36,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """
     number = 0
     try:
+        if path.suffix == ".gz" and not path.stat().st_size:  # nothing compressed takes 20 bytes
+            raise EOFError("it is empty")
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
             for number, raw in enumerate(file, start=1):
                 text = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
@@ -77,11 +79,11 @@ def _parquet_rows(
                 )
             columns = [name for name in (*required, *optional) if name in found]
             number = 0
-            for batch in file.iter_batches(BATCH_ROWS, columns=columns):
+            for batch in read_batches(file, path, batch_size=BATCH_ROWS, columns=columns):
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
-    except (pa.ArrowException, OSError) as error:
+    except ERRORS as error:
         raise UserError(f"{path}: cannot be read as Parquet ({error})") from None
 
 

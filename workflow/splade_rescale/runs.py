@@ -82,6 +82,8 @@ def read_run(path: Path) -> Run:
     run: Run = {}
     number = 0
     try:
+        if not path.stat().st_size:  # which gzip takes for nothing compressed
+            raise EOFError("it is empty")
         with gzip.open(path, "rt", encoding="utf-8", newline="\n") as lines:
             for number, line in enumerate(lines, start=1):
                 fields = line.split()

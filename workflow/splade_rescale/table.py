@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from splade_rescale.cells import CellFiles
 from splade_rescale.checksums import check_sums
 from splade_rescale.errors import UserError
 from splade_rescale.files import atomic_file, read_json
+from splade_rescale.parquet_files import ERRORS
+from splade_rescale.parquet_files import read_table as read_parquet
 from splade_rescale.published import read_published
 from splade_rescale.scale import AUTO
 from splade_rescale.significance import holm, paired_p
@@ -297,10 +298,10 @@ def _per_query(cell: CellFiles) -> pd.Series:
     """Values of the headline measure, by query_id in sorted order."""
     path, measure = _per_query_path(cell), cell.measures[0]
     try:
-        frame = pd.read_parquet(path, page_checksum_verification=True)
+        frame = read_parquet(path).to_pandas()
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (pa.ArrowException, OSError) as error:
+    except ERRORS as error:
         raise UserError(f"{path}: not a parquet file ({error})") from None
     missing = [c for c in ("query_id", "measure", "value") if c not in frame.columns]
     if missing:

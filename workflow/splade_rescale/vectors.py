@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 import scipy.sparse as sp
 
 from splade_rescale.errors import UserError
-from splade_rescale.parquet_batches import read_batches
+from splade_rescale.parquet_files import ERRORS, read_batches
 
 # weights, and the sum of a text's, are 32-bit integers in Lucene
 _LARGEST = 2**31 - 1
 # what scipy.sparse.load_npz raises on files cut short, overwritten or of another kind
-_DAMAGE = (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error)
+_DAMAGE = (OSError, ValueError, KeyError, EOFError, TypeError, IndexError, NotImplementedError)
+_DAMAGE += (zipfile.BadZipFile, zlib.error)
 
 
 def open_parquet(path: Path, columns: list[str]) -> pq.ParquetFile:
@@ -30,7 +31,7 @@ def open_parquet(path: Path, columns: list[str]) -> pq.ParquetFile:
         file = pq.ParquetFile(path, page_checksum_verification=True)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (OSError, pa.ArrowException) as error:
+    except ERRORS as error:
         raise UserError(f"{path}: not a readable parquet file ({error})") from None
     found = {field.name: field.type for field in file.schema_arrow}
     for name in columns:
