@@ -15,7 +15,7 @@ from hub.warm import warm_commands
 from .damage import all_damage
 from .disk import copy_to, fill, small_disk
 from .kills import STAGES, Bench, trials
-from .miniature import ROOT, TABLES, Miniature, variables
+from .miniature import ROOT, TARGETS, Miniature, variables
 from .report import Found, report
 from .together import SKEWS, same_elsewhere, skew, start_two
 
@@ -66,6 +66,7 @@ class Run:
     def disk(self, found: Found) -> None:
         with small_disk(self.top / "disk") as mounted:
             if not mounted:
+                found.disk = None
                 return
             bench, found.disk = copy_to(self.finished, self.top / "disk" / "work"), []
             for stage in STAGES:
@@ -114,7 +115,7 @@ def main() -> None:
         top = given.folder or Path(temporary)
         with warm_commands(variables()) as environment:
             finished = Miniature(top / "finished", environment, forked=True)
-            finished.make(*TABLES)
+            finished.make(*TARGETS)
             run = Run(top, finished, given)
             for part in given.parts or PARTS:
                 getattr(run, part)(found)

@@ -6,7 +6,7 @@ import pytest
 from hub.warm import warm_commands
 
 from .kills import Bench
-from .miniature import TABLES, Miniature, variables
+from .miniature import TARGETS, Miniature, variables
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +18,7 @@ def warm():
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory, warm):
     miniature = Miniature(tmp_path_factory.mktemp("faults") / "finished", warm)
-    miniature.make(*TABLES)
+    miniature.make(*TARGETS)
     return miniature
 
 

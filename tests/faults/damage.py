@@ -33,7 +33,7 @@ NEXT = {
     f"{_CELL}/vectors/queries.npz": (f"{_CELL}/run.trec.gz", f"{_CELL}/search.json"),
     f"{_CELL}/vectors/queries.ids.parquet": (f"{_CELL}/run.trec.gz", f"{_CELL}/search.json"),
     f"{_CELL}/index/index.json": (f"{_CELL}/run.trec.gz", f"{_CELL}/search.json"),
-    f"{_CELL}/index/*.cf[es]": (f"{_CELL}/run.trec.gz", f"{_CELL}/search.json"),
+    f"{_CELL}/index/*.cfs": (f"{_CELL}/run.trec.gz", f"{_CELL}/search.json"),
     f"{_CELL}/index/segments_*": (f"{_CELL}/run.trec.gz", f"{_CELL}/search.json"),
     f"{_CELL}/run.trec.gz": _EVALUATED,
     f"{_CELL}/per_query.parquet": ("results/table.csv",),
@@ -64,7 +64,7 @@ def damaged(content: bytes, kind: str, chance: random.Random) -> bytes:
 
 def damage(bench: Bench, glob: str, kind: str, chance: random.Random) -> Damage:
     """Damage the file, run the next stage, and put the file back."""
-    (path,) = bench.folder.glob(glob)
+    path = sorted(bench.folder.glob(glob))[0]
     found = Damage(path.relative_to(bench.folder).as_posix(), kind)
     outputs, content, stamp = NEXT[glob], path.read_bytes(), path.stat().st_mtime_ns
     for name in outputs:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from splade_rescale.checksums import SUMS, check_sums
 
-from .miniature import TABLES, Miniature, content
+from .miniature import TABLE, TARGETS, Miniature, content
 from .processes import arguments, descendants, members, send, wait_for_end
 
 _CELL = "results/mini-bert/k1/seed7"
@@ -56,6 +56,15 @@ STAGES = (
         "encode queries",
         tuple(f"{_VECTORS}/queries.{n}" for n in ("npz", "ids.parquet", "json")),
     ),
+    Stage(
+        "encode_dataset",
+        "encode dataset",
+        tuple(
+            f"{_CELL}/solo/vectors/{part}.{n}"
+            for part in ("corpus-00000-of-00001", "queries")
+            for n in ("npz", "ids.parquet", "json")
+        ),
+    ),
     Stage("index", "index impact", (f"{_CELL}/mini/index",), (f"{_CELL}/mini/run.trec.gz",)),
     Stage(
         "index_bm25",
@@ -76,7 +85,7 @@ STAGES = (
         "evaluate",
         ("results/bm25/mini/metrics.json", "results/bm25/mini/per_query.parquet"),
     ),
-    Stage("table", "table", (TABLES[0],)),
+    Stage("table", "table", (TABLE,)),
     Stage("paper", "paper", tuple(f"results/paper/{n}.csv" for n in ("table1", "table2", "beir"))),
 )
 
@@ -100,8 +109,8 @@ class Pace:
 class Trial:
     """One kill and what came of it.
 
-    `moment` is what the kill met: `before` anything was on the disk, `writing` (something
-    half-written lay there), or `after` the end. `fault` is empty if all was as undisturbed.
+    `moment` is what the kill met: `before` anything was on the disk, `writing` (a part of the
+    output lay there), or `after` the end. `fault` is empty if all was as undisturbed.
     """
 
     stage: Stage
@@ -180,7 +189,7 @@ class Bench:
         return Pace(ended - began, ended - (traced or ended))
 
     def _targets(self, stage: Stage, *, whole: bool) -> tuple[str, ...]:
-        return tuple(TABLES) if whole else (*stage.outputs, *stage.witness)
+        return tuple(TARGETS) if whole else (*stage.outputs, *stage.witness)
 
     def kill(self, trial: Trial, pace: Pace, chance: random.Random) -> Trial:
         """Run one trial; fills in what it found."""
@@ -205,14 +214,12 @@ class Bench:
             "job": [member for member in group if member != process.pid],
             "snakemake": [process.pid],
         }[trial.target]
+        begun = self._traces(stage) or any((self.folder / n).exists() for n in stage.outputs)
         send(trial.signal, chosen)
-        if trial.target != "snakemake" and not lived:
-            trial.moment = "after"
+        trial.moment = "after" if not lived else "writing" if begun else "before"
         process.wait(timeout=120)
         if trial.target != "snakemake":
             wait_for_end(process.pid, 60)
-        traces = self._traces(stage)
-        trial.moment = trial.moment or ("writing" if traces else "before" if lived else "after")
 
         status, output = self.miniature.run(*targets)
         log = self.folder / "logs" / "train" / "mini-bert-k1-seed7.log"

@@ -30,7 +30,16 @@ CONFIG = {
                 "queries": 20,
                 "train_pairs": 60,
                 "measures": ["nDCG@10", "RR@10"],
-            }
+                "shards": 2,
+            },
+            # In no grid, and of one shard.
+            "solo": {
+                "source": "pydocs",
+                "split": "out-of-domain",
+                "packages": ["pluggy"],
+                "documents": 10,
+                "queries": 5,
+            },
         },
         "backbones": {
             "mini-bert": {
@@ -58,10 +67,12 @@ CONFIG = {
         "log_steps": 2,
         "save_steps": 2,
     },
-    "encode": {"query_length": 16, "document_length": 32, "token_budget": 512, "shards": 2},
+    "encode": {"query_length": 16, "document_length": 32, "token_budget": 512},
 }
 TABLE = "results/table.csv"
-TABLES = [TABLE, "results/paper/table2.csv"]
+SOLO = "results/mini-bert/k1/seed7/solo/vectors/queries.npz"
+#: Among them the job of every rule is asked for.
+TARGETS = [TABLE, "results/paper/table2.csv", SOLO]
 #: Each job is small, so that compiling it well would take a JVM longer than running it.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 

@@ -15,7 +15,7 @@ class Found:
 
     kills: dict[Stage, list[Trial]] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
-    disk: list[Full] | None = None
+    disk: list[Full] | None = field(default_factory=list)  # None: no disk may be mounted
     together: list[Pair] = field(default_factory=list)
     clocks: list[Skew] = field(default_factory=list)
     clones: dict[int, str] = field(default_factory=dict)
@@ -40,7 +40,7 @@ def report(found: Found, command: str) -> str:
         "",
         f"Written by `make reliability` (`{command}`, with `tests` and `workflow` on PYTHONPATH).",
         "It runs a miniature of the workflow (the real stages; 60 documents, 12 steps of",
-        "pretraining, 8 of training, 26 jobs), breaks it, gives the same command again, and",
+        "pretraining, 8 of training, 28 jobs), breaks it, gives the same command again, and",
         "compares with what the undisturbed run made: byte by byte where a stage is deterministic,",
         "measured times and the names of Lucene's files aside. Moments, places and targets follow",
         "from the seed; what a signal meets depends on the speed of the machine as well. Snakemake",
@@ -57,7 +57,8 @@ def report(found: Found, command: str) -> str:
         parts += _kills(found.kills)
     if found.damage:
         parts += _damage(found.damage)
-    parts += _disk(found.disk)
+    if found.disk != []:
+        parts += _disk(found.disk)
     if found.together:
         parts += _others(found)
     return "\n".join(parts).rstrip() + "\n"
@@ -93,7 +94,7 @@ def _kills(kills: dict[Stage, list[Trial]]) -> list[str]:
         f" ({aimed['workflow']}),",
         f"to the job alone ({aimed['job']}), or to Snakemake alone, whose job lives on"
         f" ({aimed['snakemake']}).",
-        "*before*: nothing was on the disk yet; *writing*: something half-written lay there;",
+        "*before*: nothing was on the disk yet; *writing*: a part of the output lay there;",
         "*after*: the stage had just ended. *Same output*: the command ended well, the stage's",
         "output is that of the undisturbed run, no temporary is left, and no file of another stage",
         "was written anew. *Same tables*: in two kills of each stage the command asks for the",

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("faults")]
         ("model/model.safetensors", "cut short"),
         ("queries.npz", "flipped bit"),
         ("corpus-00000-of-00002.npz", "cut short"),
-        ("index/*.cf[es]", "flipped bit"),
+        ("index/*.cfs", "flipped bit"),
         ("run.trec.gz", "cut short"),
         ("train.json", "flipped bit"),
     ],

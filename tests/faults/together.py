@@ -11,7 +11,7 @@ from hub.warm import warm_commands
 
 from .damage import remove
 from .kills import Bench
-from .miniature import ROOT, TABLE, TABLES, Miniature, variables
+from .miniature import ROOT, TABLE, TARGETS, Miniature, variables
 
 
 @dataclass
@@ -27,15 +27,15 @@ def start_two(bench: Bench, chance: random.Random) -> Pair:
     for name in ("results/table.csv", "results/mini-bert/k1/seed7/mini", "results/paper"):
         remove(bench.folder / name)
     second = Miniature(bench.folder, bench.miniature.environment, forked=bench.miniature.forked)
-    first_process = bench.miniature.start(*TABLES)
+    first_process = bench.miniature.start(*TARGETS)
     time.sleep(chance.choice((0.0, chance.uniform(0, 6))))
-    second_process = second.start(*TABLES)
+    second_process = second.start(*TARGETS)
     outcomes = sorted((first_process.wait(), second_process.wait()))
     output = (bench.folder / "run.log").read_text(errors="replace")
     pair = Pair("one after the other" if outcomes == [0, 0] else "one refused")
     if outcomes[0] != 0:
         pair.outcome, pair.fault = "both refused", output[-3000:]
-    status, output = bench.miniature.run(*TABLES)
+    status, output = bench.miniature.run(*TARGETS)
     if status:
         pair.fault = f"the same command ended with {status}:\n{output[-3000:]}"
     pair.fault = pair.fault or bench.difference(("results", "resources"))
@@ -62,7 +62,7 @@ def skew(bench: Bench, kind: str, chance: random.Random) -> Skew:
         if chance.random() < 0.5:
             os.utime(path, (now + SKEWS[kind], now + SKEWS[kind]))
     remove(bench.folder / TABLE)
-    status, output = bench.miniature.run(*TABLES)
+    status, output = bench.miniature.run(*TARGETS)
     found.outcome = "named" if status else "same"
     if status and "older modification time" not in output:
         found.fault = output[-3000:]
@@ -85,7 +85,7 @@ def same_elsewhere(folder: Path, cores: int, expected: Miniature) -> str:
     package = project / "workflow" / "splade_rescale"
     with warm_commands(variables(project), package) as environment:
         miniature = Miniature(folder / 'it\'s a "work folder"', environment, project)
-        miniature.make(*TABLES, cores=cores)
+        miniature.make(*TARGETS, cores=cores)
     ours, theirs = miniature.contents(), expected.contents()
     names = sorted(name for name in ours.keys() | theirs.keys() if "/index/" not in name)
     return ", ".join(name for name in names if ours.get(name) != theirs.get(name))

@@ -29,9 +29,11 @@ def release_stale_locks(folder: Path) -> IO[str] | None:
         handle.close()
         return None
     handle.seek(0)
-    if handle.read() == socket.gethostname():
+    ours = handle.read() == socket.gethostname()
+    if ours:
         shutil.rmtree(state / "locks", ignore_errors=True)
-    if not any((state / "locks").glob("*")):
+    # Not written without need: on a full disk it would be lost, and the next locks never go.
+    if not ours and not any((state / "locks").glob("*")):
         handle.truncate(0)
         handle.write(socket.gethostname())
         handle.flush()
