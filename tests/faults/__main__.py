@@ -1,6 +1,7 @@
 """`make reliability`: break a miniature of the workflow in every way, and write what came of it."""
 
 import argparse
+import pickle
 import random
 import shutil
 import sys
@@ -92,7 +93,7 @@ class Run:
 
 def _command(given: argparse.Namespace) -> str:
     numbers = (f"--{name} {getattr(given, name)}" for name in ("seed", "kills", "flips", "pairs"))
-    return " ".join(["python -m faults", *given.parts, *numbers])
+    return " ".join(["python -m faults", *numbers])
 
 
 def main() -> None:
@@ -104,21 +105,28 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5, help="times that two workflows start")
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--stages", nargs="+", help="rules to kill; default: all")
-    parser.add_argument("--folder", type=Path, help="work folder to keep; else a temporary one")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="work folder to keep, with what earlier calls in it found; else a temporary one",
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "reliability.md")
     given = parser.parse_args()
     if unknown := set(given.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(unknown)}")
 
-    begin, found = time.monotonic(), Found()
+    begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="faults-") as temporary:
         top = given.folder or Path(temporary)
         with warm_commands(variables()) as environment:
             finished = Miniature(top / "finished", environment, forked=True)
             finished.make(*TARGETS)
+            kept = top / "found.pickle"
+            found = pickle.loads(kept.read_bytes()) if kept.exists() else Found()
             run = Run(top, finished, given)
             for part in given.parts or PARTS:
                 getattr(run, part)(found)
+                kept.write_bytes(pickle.dumps(found))
                 minutes = (time.monotonic() - begin) / 60
                 print(f"{part}: {minutes:.1f} minutes so far", file=sys.stderr)
     given.out.write_text(report(found, _command(given)), encoding="utf-8")

@@ -291,11 +291,11 @@ class Bench:
 def trials(stage: Stage, count: int, seed: int) -> Iterator[tuple[Trial, random.Random]]:
     """What is done to a stage: signals alternate; target and moment are drawn.
 
-    The first two trials aim at the tables of the whole workflow, the others at the stage's own
-    output.
+    In the first or second trial the command asks for the tables of the whole workflow, in the
+    others for the stage's own output.
     """
     for number in range(count):
         chance = random.Random(f"{seed}/{stage.rule}/{stage.command}/{number}")
         chosen = (signal.SIGKILL, signal.SIGTERM)[number % 2]
         target = chance.choice(("workflow", "workflow", "job", "snakemake"))
-        yield Trial(stage, number, chosen, target, whole=number < 2), chance
+        yield Trial(stage, number, chosen, target, whole=number == STAGES.index(stage) % 2), chance

@@ -97,7 +97,7 @@ def _kills(kills: dict[Stage, list[Trial]]) -> list[str]:
         "*before*: nothing was on the disk yet; *writing*: a part of the output lay there;",
         "*after*: the stage had just ended. *Same output*: the command ended well, the stage's",
         "output is that of the undisturbed run, no temporary is left, and no file of another stage",
-        "was written anew. *Same tables*: in two kills of each stage the command asks for the",
+        "was written anew. *Same tables*: in one kill of each stage the command asks for the",
         f"tables, and every file is compared. {resumed} trainings resumed from a checkpoint.",
         "",
         *_table(head, rows),
