@@ -53,7 +53,8 @@ if local and asked and "gpu" not in workflow.global_resources:
 
 
 def one_of(slugs):
-    return "|".join(re.escape(slug) for slug in slugs)
+    # Of nothing: an empty pattern would constrain nothing
+    return "|".join(re.escape(slug) for slug in slugs) or "(?!)"
 
 
 wildcard_constraints:
