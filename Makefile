@@ -4,7 +4,7 @@ CORES ?= all
 STAMP := .venv/.installed
 SNAKEMAKE := .venv/bin/python -m snakemake
 
-.PHONY: table rehearse reliability test lint format lock schema clean
+.PHONY: table rehearse reliability bench-engines test lint format lock schema clean
 
 table: $(STAMP)
 	$(SNAKEMAKE) --cores $(CORES) results/table.csv
@@ -16,6 +16,10 @@ rehearse: $(STAMP)
 # Kill every stage, damage files, fill the disk, ...; writes docs/reliability.md.
 reliability: $(STAMP)
 	PYTHONPATH=tests:workflow .venv/bin/python -m faults
+
+# Index and search made-up corpora by every engine; up to 8 GiB of memory and 4 GB of disk.
+bench-engines: $(STAMP)
+	PYTHONPATH=tests:workflow .venv/bin/python -m bench.engines
 
 test: lint
 	OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadgroup

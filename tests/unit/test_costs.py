@@ -140,3 +140,10 @@ def test_the_sizes_know_the_registry_and_the_paper():
     assert found["totals"]["models"] == 35
     assert found["totals"]["documents"] == 33_403_296
     assert found["totals"]["queries"] == 40_311
+
+
+def test_the_documented_costs_are_those_of_the_command():
+    experiment = read_experiment(ROOT / "config" / "paper.yaml", ROOT / "config")
+    text = format_costs(costs(experiment, SIZES, Assumptions()), Assumptions())
+    page = (ROOT / "docs" / "scaling.md").read_text()
+    assert page.partition("<!-- costs -->")[2].partition("<!-- /costs -->")[0].strip() == text
