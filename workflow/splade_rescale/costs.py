@@ -75,7 +75,7 @@ class Assumptions:
     padding: float = 1.05  # of batches sorted by length
     terms: float = 150  # active terms of a document
     index_bytes: float = 2.4  # of Lucene per posting; `make bench-engines`
-    run_bytes: float = 40  # of a hit in a packed run file
+    run_bytes: float = 25  # of a hit in a packed run file
     # kept for the backward pass per token, layer and unit of width (Korthikanti et al. 2022,
     # arXiv 2205.05198, without the scores of attention, which are not kept)
     activation_bytes: float = 34
