@@ -70,7 +70,7 @@ def warm_commands(
 
 
 def serve(address: str) -> None:
-    """Fork a command for each connection, for ever."""
+    """Fork a command for each connection, as long as the process lives that started this one."""
     import datasets  # noqa: F401
     import splade_rescale.encode
     import splade_rescale.evaluate
@@ -86,9 +86,15 @@ def serve(address: str) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(64)
+    listener.settimeout(5)
+    parent = os.getppid()
     print("ready", flush=True)
-    while True:
-        connection, _ = listener.accept()
+    while os.getppid() == parent:
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            continue
+        connection.setblocking(True)
         # Two forks: the job's parent waits for it, and nobody must wait for that parent.
         if os.fork() == 0:
             listener.close()
@@ -102,6 +108,8 @@ def serve(address: str) -> None:
 def _answer(connection: socket.socket, command) -> None:
     """Run one command in a child and tell its exit status."""
     head, streams, _, _ = connection.recvmsg(4, socket.CMSG_SPACE(3 * 4))
+    if not streams:  # the client was killed before it could say what it wants
+        os._exit(1)
     descriptors = array.array("i", streams[0][2])
     length, request = int.from_bytes(head, "big"), b""
     while len(request) < length:
