@@ -69,7 +69,10 @@ class Run:
             if not mounted:
                 found.disk = None
                 return
-            bench, found.disk = copy_to(self.finished, self.top / "disk" / "work"), []
+            bench, found.disk = (
+                copy_to(self.finished, self.top / "disk" / "work", self.top / "aside"),
+                [],
+            )
             for stage in STAGES:
                 chance = random.Random(f"{self.given.seed}/disk/{stage.command}")
                 found.disk.append(fill(bench, stage, chance))

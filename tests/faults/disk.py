@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .damage import remove
+from .damage import messages, remove
 from .kills import Bench, Stage
 from .miniature import Miniature
 
@@ -65,7 +65,7 @@ def fill(bench: Bench, stage: Stage, chance: random.Random) -> Full:
         return found
     found.outcome = "stopped"
     written = [name for name in stage.outputs if (folder / name).exists()]
-    if not any(name in output for name in stage.outputs):
+    if not any(name in messages(output) for name in (*stage.outputs, *stage.places)):
         found.fault = f"the error names none of {stage.outputs}:\n{output[-3000:]}"
     elif written and (difference := bench.difference(tuple(written))):
         found.fault = f"half-written: {difference}"
@@ -78,7 +78,14 @@ def fill(bench: Bench, stage: Stage, chance: random.Random) -> Full:
     return found
 
 
-def copy_to(finished: Miniature, folder: Path) -> Bench:
-    """The finished miniature on another disk."""
-    shutil.copytree(finished.folder, folder, symlinks=True, dirs_exist_ok=True)
+def copy_to(finished: Miniature, folder: Path, aside: Path) -> Bench:
+    """The finished miniature on another disk, but for Snakemake's records and logs in `aside`.
+
+    So the stage meets the full disk, and not Snakemake before it.
+    """
+    shutil.copytree(finished.folder, folder, symlinks=True)
+    aside.mkdir()
+    for name in (".snakemake", "logs", "benchmarks", "run.log"):
+        shutil.move(folder / name, aside / name)
+        (folder / name).symlink_to(aside / name)
     return Bench(Miniature(folder, finished.environment, forked=finished.forked))

@@ -137,7 +137,7 @@ class Miniature:
         """All that the workflow has written, temporaries included, from its folder on."""
         for top in ("results", "resources"):
             for path in sorted((self.folder / top).rglob("*")):
-                if path.is_file():
+                if path.is_file() and path.name != ".snakemake_timestamp":
                     yield path.relative_to(self.folder).as_posix()
 
     def contents(self) -> dict[str, object]:
@@ -216,8 +216,7 @@ def variables(project: Path = ROOT) -> dict[str, str]:
     }
 
 
-_TIMES = ("seconds", "per_second")
-_TIME_COLUMNS = ("train_seconds", "examples_per_second", "docs_per_second")
+_TIME_COLUMNS = ("train_seconds", "examples_per_second", "docs_per_second", "ms_per_query")
 
 
 def content(path: Path) -> object:
@@ -248,9 +247,13 @@ def _timeless(value: object) -> object:
         return [_timeless(item) for item in value]
     if not isinstance(value, dict):
         return value
-    return {
-        key: _timeless(item)
-        for key, item in value.items()
-        # pretrain.json has times, the fingerprint a digest of its digest; Lucene's size varies
-        if not key.endswith(_TIMES) and key not in ("pretrain.json", "fingerprint", "bytes")
-    }
+    return {key: _timeless(item) for key, item in value.items() if not _is_of_time(key)}
+
+
+def _is_of_time(key: str) -> bool:
+    # pretrain.json has times, the fingerprint a digest of its digest; Lucene's size varies.
+    return (
+        key.endswith(("seconds", "per_second"))
+        or key.startswith("ms_per_query")
+        or key in ("pretrain.json", "fingerprint", "bytes")
+    )

@@ -7,6 +7,7 @@ import pytest
 from .damage import NEXT, damage
 from .disk import copy_to, fill, small_disk
 from .kills import STAGES
+from .miniature import Miniature
 from .together import SKEWS, same_elsewhere, skew, start_two
 
 pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("faults")]
@@ -38,9 +39,23 @@ def test_a_full_disk(finished, tmp_path, rule):
     with small_disk(tmp_path / "disk") as mounted:
         if not mounted:
             pytest.skip("only root may mount a small disk")
-        found = fill(copy_to(finished, tmp_path / "disk"), stage, random.Random(5))
+        bench = copy_to(finished, tmp_path / "disk" / "work", tmp_path / "aside")
+        found = fill(bench, stage, random.Random(5))
     assert found.fault == ""
     assert found.outcome == "stopped"
+
+
+def test_a_disk_too_full_for_snakemake_itself(finished, tmp_path):
+    with small_disk(tmp_path / "disk", 2**20) as mounted:
+        if not mounted:
+            pytest.skip("only root may mount a small disk")
+        work = tmp_path / "disk" / "work"
+        miniature = Miniature(work, finished.environment)
+        (tmp_path / "disk" / "filler").write_bytes(bytes(2**20 - 2**15))
+        (work / "run.log").symlink_to(tmp_path / "run.log")
+        status, output = miniature.run("resources/datasets/mini")
+        assert status and ".snakemake: cannot be written (No space left on device)" in output
+        assert "Traceback" not in output
 
 
 def test_two_workflows_in_one_folder(bench):

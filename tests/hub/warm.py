@@ -118,7 +118,12 @@ def _answer(connection: socket.socket, command) -> None:
     try:
         # Before the fork: a signal to the group then finds this process or both, never none.
         os.setpgid(0, group)
-    except (PermissionError, ProcessLookupError):  # the client has been killed
+        alive = connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+    except BlockingIOError:  # it waits for the answer
+        alive = True
+    except OSError:
+        alive = False
+    if not alive:  # the client was killed before this process could be
         os._exit(1)
     child = os.fork()
     if child == 0:

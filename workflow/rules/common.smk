@@ -12,7 +12,7 @@ from splade_rescale.digest import code_digest
 from splade_rescale.errors import UserError
 from splade_rescale.files import canonical_json
 from splade_rescale.gpus import visible
-from splade_rescale.owner import release_stale_locks
+from splade_rescale.owner import check_writable, release_stale_locks
 from splade_rescale.scale import AUTO
 from splade_rescale.settings import DatasetEntry, IndexSettings
 
@@ -24,8 +24,12 @@ os.environ.update(
     ),
 )
 
-if workflow.is_main_process and not workflow.dryrun:
-    owner = release_stale_locks(Path.cwd())
+try:
+    if workflow.is_main_process and not workflow.dryrun:
+        check_writable(Path.cwd())
+        owner = release_stale_locks(Path.cwd())
+except UserError as error:
+    raise WorkflowError(str(error)) from None
 
 try:
     for path in workflow.configfiles:

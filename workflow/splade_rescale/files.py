@@ -27,6 +27,9 @@ def _short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
+_TORCH_WRITING = ("failed writing file", "iostream error", "unexpected pos ")
+
+
 @cache
 def _process_space() -> str:
     """Where process ids mean what they mean here: this boot of this kernel, this pid namespace.
@@ -122,12 +125,16 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def _naming(path: Path, temporary: Path) -> Iterator[None]:
+def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
     """Give an error of the disk the name of what could not be written.
 
-    Libraries raise it without a name (pyarrow), or as an error of their own (safetensors), and
-    the name of the temporary would tell a user little.
+    Libraries raise it without a name (pyarrow), or as an error of their own (safetensors, torch),
+    and the name of the temporary would tell a user little.
+
+    Raises:
+        OSError: of `path`.
     """
+    temporary = temporary or path
     try:
         yield
     except OSError as error:
@@ -137,17 +144,20 @@ def _naming(path: Path, temporary: Path) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        number = _disk_error(error)
+        number = _disk_error(error, path.parent)
         if number is None:
             raise
         raise OSError(number, os.strerror(number), str(path)) from error
 
 
-def _disk_error(error: BaseException) -> int | None:
+def _disk_error(error: BaseException, folder: Path) -> int | None:
     """The errno of a full disk or the like that the text of `error` tells of."""
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS):
         if os.strerror(number) in str(error):
             return number
+    if any(text in str(error) for text in _TORCH_WRITING):  # without saying why
+        full = shutil.disk_usage(folder).free < 2**20
+        return errno.ENOSPC if full else errno.EIO
     return None
 
 
@@ -160,7 +170,7 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     temporary = _temporary_beside(path)
     try:
-        with _naming(path, temporary):
+        with naming(path, temporary):
             yield temporary
             sync(temporary)
         os.replace(temporary, path)
@@ -216,7 +226,7 @@ def atomic_folder(
     temporary, old = _temporary_beside(path), _temporary_beside(path)
     temporary.mkdir()
     try:
-        with _naming(path, temporary):
+        with naming(path, temporary):
             yield temporary
             if sums:
                 write_sums(temporary)

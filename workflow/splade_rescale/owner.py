@@ -1,10 +1,35 @@
-"""Locks that a killed Snakemake left behind."""
+"""The folder in which Snakemake keeps its records, and locks that a killed one left there."""
 
 import fcntl
+import os
 import shutil
 import socket
+import tempfile
 from pathlib import Path
 from typing import IO
+
+from splade_rescale.errors import UserError
+
+_ROOM = 64 * 1024  # bytes; a lock and a mark are a block each
+
+
+def check_writable(folder: Path) -> None:
+    """Check that Snakemake can keep its records in `folder`, which it does before any job.
+
+    Raises:
+        UserError: there is no space, or no permission.
+    """
+    state = folder / ".snakemake"
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=state) as file:
+            file.write(bytes(_ROOM))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise UserError(
+            f"{state}: cannot be written ({error.strerror}); Snakemake keeps its records there"
+        ) from None
 
 
 def release_stale_locks(folder: Path) -> IO[str] | None:

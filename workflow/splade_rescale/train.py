@@ -26,7 +26,7 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from splade_rescale import checkpoints as store
 from splade_rescale.errors import UserError
-from splade_rescale.files import atomic_folder, read_json, write_json
+from splade_rescale.files import atomic_folder, naming, read_json, write_json
 from splade_rescale.head import load_tokenizer
 from splade_rescale.losses import contrastive, flops, kl, lambda_at, margin_mse, pair_scores
 from splade_rescale.pairs import Collator, Pairs, read_pairs
@@ -320,6 +320,10 @@ class _SpladeTrainer(Trainer):
         else:
             torch._foreach_copy_(self.weights_before, weights)
         return norm
+
+    def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
+        with naming(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"):
+            super()._save_checkpoint(*arguments, **options)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         if self.args.should_save:
