@@ -98,17 +98,18 @@ class Miniature:
         forked: bool = False,
     ) -> None:
         self.folder, self.project, self.forked = folder, project, forked
+        self.log = folder / "run.log"
         self.environment = environment or variables(project)
         folder.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump(config or CONFIG, sort_keys=False)
         (folder / "mini.yaml").write_text(text, encoding="utf-8")
 
     def start(self, *arguments: str, cores: int = 1) -> "subprocess.Popen | Forked":
-        """Start the workflow in a process group of its own; output goes to run.log."""
+        """Start the workflow in a process group of its own; output goes to `log`."""
         command = ["--scheduler", "greedy", "--snakefile", str(self.project / "Snakefile")]
         command += ["--directory", ".", "--configfile", "mini.yaml", "--cores", str(cores)]
         command += ["--", *arguments]
-        with (self.folder / "run.log").open("wb") as log:
+        with self.log.open("wb") as log:
             if self.forked:
                 return Forked(command, self.folder, self.environment, log.fileno())
             return subprocess.Popen(
@@ -124,7 +125,7 @@ class Miniature:
     def run(self, *arguments: str, cores: int = 1) -> tuple[int, str]:
         """Run it to its end; exit status and output."""
         status = self.start(*arguments, cores=cores).wait()
-        return status, (self.folder / "run.log").read_text(errors="replace")
+        return status, self.log.read_text(errors="replace")
 
     def make(self, *arguments: str, cores: int = 1) -> str:
         """Run it and expect success; its output."""

@@ -26,15 +26,18 @@ def start_two(bench: Bench, chance: random.Random) -> Pair:
     """Start two a random moment apart, wait, and give the same command once more."""
     for name in ("results/table.csv", "results/mini-bert/k1/seed7/mini", "results/paper"):
         remove(bench.folder / name)
-    second = Miniature(bench.folder, bench.miniature.environment, forked=bench.miniature.forked)
-    first_process = bench.miniature.start(*TARGETS)
+    first = bench.miniature
+    second = Miniature(bench.folder, first.environment, forked=first.forked)
+    second.log = bench.folder / "second.log"
+    processes = [first.start(*TARGETS)]
     time.sleep(chance.choice((0.0, chance.uniform(0, 6))))
-    second_process = second.start(*TARGETS)
-    outcomes = sorted((first_process.wait(), second_process.wait()))
-    output = (bench.folder / "run.log").read_text(errors="replace")
-    pair = Pair("one after the other" if outcomes == [0, 0] else "one refused")
-    if outcomes[0] != 0:
-        pair.outcome, pair.fault = "both refused", output[-3000:]
+    processes.append(second.start(*TARGETS))
+    ended = [process.wait() for process in processes]
+    outputs = [log.read_text(errors="replace") for log in (first.log, second.log)]
+    refused = [output for output, status in zip(outputs, ended, strict=True) if status]
+    pair = Pair(("both ended well", "one was refused", "both failed")[len(refused)])
+    if len(refused) == 2 or not all("cannot be locked" in output for output in refused):
+        pair.fault = "\n".join(output[-3000:] for output in refused)
     status, output = bench.miniature.run(*TARGETS)
     if status:
         pair.fault = f"the same command ended with {status}:\n{output[-3000:]}"
