@@ -113,6 +113,9 @@ def main() -> None:
         type=Path,
         help="work folder to keep, with what earlier calls in it found; else a temporary one",
     )
+    parser.add_argument(
+        "--also", type=Path, nargs="+", default=[], help="folders in which other parts were run"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "reliability.md")
     given = parser.parse_args()
     if unknown := set(given.parts) - set(PARTS):
@@ -132,6 +135,8 @@ def main() -> None:
                 kept.write_bytes(pickle.dumps(found))
                 minutes = (time.monotonic() - begin) / 60
                 print(f"{part}: {minutes:.1f} minutes so far", file=sys.stderr)
+    for folder in given.also:
+        found.add(pickle.loads((folder / "found.pickle").read_bytes()))
     given.out.write_text(report(found, _command(given)), encoding="utf-8")
     print("\n\n".join(found.faults()), file=sys.stderr)
     sys.exit(bool(found.faults()))

@@ -20,6 +20,12 @@ class Found:
     clocks: list[Skew] = field(default_factory=list)
     clones: dict[int, str] = field(default_factory=dict)
 
+    def add(self, other: "Found") -> None:
+        """Take over the parts that another call has run."""
+        for name, found in vars(other).items():
+            if found is None or len(found):
+                setattr(self, name, found)
+
     def faults(self) -> list[str]:
         """Where something was not as undisturbed, nor an error that names the file."""
         lists = [self.damage, self.disk or [], self.together, self.clocks, *self.kills.values()]
