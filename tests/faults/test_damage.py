@@ -8,7 +8,7 @@ from .damage import NEXT, damage
 from .disk import copy_to, fill, small_disk
 from .kills import STAGES
 from .miniature import Miniature
-from .together import SKEWS, same_elsewhere, skew, start_two
+from .together import same_elsewhere, skew, start_two
 
 pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("faults")]
 
@@ -62,9 +62,8 @@ def test_two_workflows_in_one_folder(bench):
     assert start_two(bench, random.Random(1)).fault == ""
 
 
-@pytest.mark.parametrize("kind", SKEWS)
-def test_wrong_clocks(bench, kind):
-    assert skew(bench, kind, random.Random(2)).fault == ""
+def test_a_clock_that_was_ahead(bench):
+    assert skew(bench, "a day ahead", random.Random(2)).fault == ""
 
 
 def test_the_same_from_another_clone_with_more_cores(finished, tmp_path):

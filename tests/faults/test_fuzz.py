@@ -29,7 +29,7 @@ from splade_rescale.vectors import quantise, read_vectors, string_rows
 
 from .miniature import CONFIG, ROOT
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "60"))
 fuzz = settings(
     max_examples=EXAMPLES,
     deadline=timedelta(seconds=20),
