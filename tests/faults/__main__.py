@@ -86,7 +86,9 @@ class Run:
 
     def clocks(self, found: Found) -> None:
         chance = random.Random(f"{self.given.seed}/clocks")
-        found.clocks = self._each("clocks", lambda b, kind: skew(b, kind, chance), [*SKEWS] * 2)
+        # Each in a new copy, as wrong times would stay.
+        for kind in [*SKEWS] * 2:
+            found.clocks += self._each("clocks", lambda b, kind: skew(b, kind, chance), [kind])
 
     def clones(self, found: Found) -> None:
         for cores in (1, 8):
