@@ -23,6 +23,8 @@ from splade_rescale.files import atomic_file, write_json
 ENGINES = ("lucene", "exact", "bmp", "seismic")
 #: So that a million documents take less than 8 GiB; smaller corpora do not reach n_postings.
 OPTIONS = '{"bmp": {"block_size": 128}, "seismic": {"n_postings": 2000}}'
+QUANTIZATION = 100
+COMPARED = 100  # queries
 COLUMNS = (
     "engine",
     "documents",
@@ -76,7 +78,7 @@ def search(job: dict[str, Any]) -> dict[str, Any]:
     from splade_rescale.vectors import quantise, read_vectors
 
     vectors, _ = read_vectors(Path(job["queries"]))
-    queries = quantise(vectors, 100, job["queries"])
+    queries = quantise(vectors, QUANTIZATION, job["queries"])
     settings = SearchSettings(hits=job["hits"])
     chosen = engine(job["engine"])
 
@@ -100,21 +102,28 @@ def search(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def compare(job: dict[str, Any]) -> dict[str, Any]:
-    """Agreement of one index with exact search; runs in a process of its own."""
-    from splade_rescale.search import search_impact
+    """Agreement of one index with exact search, on 100 queries; runs in a process of its own."""
+    from splade_rescale.agreement import exact_recall
+    from splade_rescale.engines import engine
     from splade_rescale.settings import SearchSettings
+    from splade_rescale.vectors import quantise, read_vectors
 
-    with tempfile.TemporaryDirectory() as folder:
-        found = search_impact(
-            Path(job["index"]),
-            Path(job["queries"]),
-            Path(folder) / "run.trec.gz",
-            SearchSettings(hits=job["hits"], exact_queries=100),
-            remove_self_hits=False,
-            corpus=[Path(shard) for shard in job["corpus"]],
-            memory_mb=job["heap_mb"],
-        )
-    return {"recall": found["exact_recall@10"]}
+    vectors, ids = read_vectors(Path(job["queries"]))
+    queries = quantise(vectors, QUANTIZATION, job["queries"])[:COMPARED]
+    found = engine(job["engine"]).search(
+        Path(job["index"]),
+        queries,
+        SearchSettings(),
+        most=job["hits"],
+        threads=1,
+        memory_mb=job["heap_mb"],
+    )
+    first = [[doc_id for doc_id, _ in hits[:10]] for hits, _ in found]
+    shards = [Path(shard) for shard in job["corpus"]]
+    recall, _ = exact_recall(
+        first, queries, ids[:COMPARED], shards, QUANTIZATION, remove_self_hits=False
+    )
+    return {"recall": recall}
 
 
 def make(job: dict[str, Any]) -> dict[str, Any]:
