@@ -19,6 +19,7 @@ import scipy.sparse as sp
 
 from splade_rescale.engine_packages import check_engine
 from splade_rescale.errors import UserError
+from splade_rescale.parquet_files import ERRORS
 from splade_rescale.runs import Hits
 from splade_rescale.settings import IndexSettings, SearchSettings
 from splade_rescale.vectors import open_parquet
@@ -136,7 +137,7 @@ class Documents:
             with open_parquet(path, ["id"]) as file:
                 try:
                     parts += file.read(["id"])["id"].cast(pa.large_string()).chunks
-                except (pa.ArrowInvalid, OSError) as error:
+                except ERRORS as error:
                     raise UserError(f"{path}: not a readable parquet file ({error})") from None
         return cls(pa.chunked_array(parts, pa.large_string()).combine_chunks())
 
