@@ -11,7 +11,8 @@ from splade_rescale.sparsity import expected_flops
 VOCABULARY = 30_522
 DOCUMENT_TERMS, QUERY_TERMS = 120, 30
 _FLAT = 30  # ranks over which the law is flat (Mandelbrot): no term is in every document
-_ROWS = 50_000
+_PART = 5_000  # documents drawn with a seed of their own
+_ROWS = 50_000  # in a shard
 
 
 def _probabilities() -> np.ndarray:
@@ -59,8 +60,11 @@ def write_corpus(folder: Path, documents: int) -> list[Path]:
     shards = []
     for number, first in enumerate(range(0, documents, _ROWS)):
         rows = min(_ROWS, documents - first)
-        # always as many as in a full shard, so that the first ones are the same
-        matrix = vectors(np.random.default_rng([1, number]), _ROWS, DOCUMENT_TERMS)[:rows]
+        parts = [
+            vectors(np.random.default_rng([1, part]), _PART, DOCUMENT_TERMS)
+            for part in range(first // _PART, -(-(first + rows) // _PART))
+        ]
+        matrix = sp.vstack(parts, format="csr")[:rows]
         shards.append(write(folder / f"corpus-{number:05d}.npz", matrix, first, "d"))
     return shards
 
