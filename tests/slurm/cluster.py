@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-PACKAGES = ("slurm-wlm", "slurmdbd", "munge", "mariadb-server")
 PROGRAMS = ("munged", "mariadbd", "mariadb-install-db", "slurmdbd", "slurmctld", "slurmd", "sbatch")
 ACCOUNT = "project"
 PARTITIONS = {"cpu": "PriorityTier=1", "gpu": "PriorityTier=1", "urgent": "PriorityTier=2"}
@@ -115,7 +114,7 @@ def missing() -> str | None:
         return "a Slurm of one node can only be started by root on Linux"
     absent = [program for program in PROGRAMS if shutil.which(program, path=_PATH) is None]
     if absent:
-        return f"{', '.join(absent)} not found; apt-get install {' '.join(PACKAGES)}"
+        return f"{', '.join(absent)} not found (tests/slurm/install.sh installs them)"
     if _OWN_CONF.exists() or _LINK.exists():
         return f"this machine has a Slurm of its own ({_OWN_CONF} or {_LINK})"
     return None

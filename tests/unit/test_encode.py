@@ -13,6 +13,7 @@ from splade_rescale.encode import choose_device, encode_corpus, encode_queries
 from splade_rescale.errors import UserError
 from splade_rescale.head import load_masked_lm, load_tokenizer, output_projection, untie
 from splade_rescale.settings import EncodeSettings
+from splade_rescale.splade import Splade
 
 SETTINGS = EncodeSettings(query_length=16, document_length=32, token_budget=128)
 
@@ -237,6 +238,33 @@ def test_batches_stay_in_the_budget():
     # nearly no padding, and no more batches than needed
     assert sum(len(b) * max(lengths[i] for i in b) for b in batches) < 1.02 * sum(lengths)
     assert max(map(len, encode._batches([1] * 3000, 10**6))) == encode.BATCH_TEXTS
+
+
+def with_memory_for(monkeypatch, tokens):
+    """The model on a device whose memory takes `tokens` tokens, padding included."""
+    real = Splade.forward
+
+    def forward(self, input_ids, **other):
+        if input_ids.numel() > tokens:
+            raise torch.OutOfMemoryError
+        return real(self, input_ids, **other)
+
+    monkeypatch.setattr(Splade, "forward", forward)
+
+
+def test_a_batch_that_does_not_fit_is_halved(model, corpus, tmp_path, monkeypatch):
+    encode_corpus(model, corpus, tmp_path / "plain.npz", SETTINGS)
+    with_memory_for(monkeypatch, 40)
+    encode_corpus(model, corpus, tmp_path / "halved.npz", SETTINGS)
+    plain, halved = (read(tmp_path / f"{name}.npz") for name in ("plain", "halved"))
+    assert plain[1] == halved[1]
+    np.testing.assert_allclose(plain[0].toarray(), halved[0].toarray(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_text_that_does_not_fit_is_an_error(model, corpus, tmp_path, monkeypatch):
+    with_memory_for(monkeypatch, 20)
+    with pytest.raises(UserError, match=r"a single text of 32 tokens; lower encode\.document_len"):
+        encode_corpus(model, corpus, tmp_path / "out.npz", SETTINGS)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -24,7 +24,7 @@ from splade_rescale.settings import RescaleSettings, TrainSettings
 from splade_rescale.splade import Splade
 from splade_rescale.train import objective, train
 from splade_rescale.train_log import LOG_COLUMNS
-from transformers import TrainerCallback
+from transformers import TrainerCallback, modeling_utils
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 # What differs between two runs of the same training.
@@ -538,6 +538,50 @@ def test_killed_at_any_step(init, pairs, run, monkeypatch, event):
             with pytest.raises(Killed):
                 run(init, rows, f"resumed-{step}", **options)
         assert run(init, rows, f"resumed-{step}", **options).same_as(whole), step
+
+
+def out_of_memory_at(monkeypatch, step):
+    real = training.objective
+
+    def objective(queries, documents, settings, at, *rest):
+        if at == step:
+            raise torch.OutOfMemoryError
+        return real(queries, documents, settings, at, *rest)
+
+    monkeypatch.setattr(training, "objective", objective)
+
+
+def test_out_of_memory_goes_on_with_less_and_gives_the_same(init, pairs, run, monkeypatch):
+    options = {"max_steps": 6, "save_steps": 2}
+    whole = run(init, pairs(), "whole", **options)
+    out_of_memory_at(monkeypatch, 3)
+    with pytest.raises(UserError, match=r"CUDA ran out of memory with train\.batch_size .* again"):
+        run(init, pairs(), "resumed", **options)
+    with pytest.raises(UserError, match=r"although activations are not kept.*another experiment"):
+        run(init, pairs(), "resumed", **options)
+    monkeypatch.undo()
+    computed_again = []
+    real = modeling_utils.checkpoint
+
+    def checkpoint(function, *arguments, **named):
+        computed_again.append(function)
+        return real(function, *arguments, **named)
+
+    monkeypatch.setattr(modeling_utils, "checkpoint", checkpoint)
+    resumed = run(init, pairs(), "resumed", **options)
+    assert computed_again
+    assert resumed.same_as(whole)
+    folders = [init.parent / name for name in ("whole", "resumed")]
+    assert len({(folder / "config.json").read_text() for folder in folders}) == 1
+    assert not (init.parent / "ckpt").exists()
+
+
+def test_another_run_does_not_inherit_the_lack_of_memory(init, pairs, run, monkeypatch):
+    out_of_memory_at(monkeypatch, 1)
+    with pytest.raises(UserError, match="same command again"):
+        run(init, pairs(), max_steps=3, save_steps=1)
+    with pytest.raises(UserError, match="same command again"):
+        run(init, pairs(), max_steps=3, save_steps=1, batch_size=2)
 
 
 def test_divergence_right_after_resuming(init, pairs, run, kill_at, monkeypatch):

@@ -23,6 +23,7 @@ from splade_rescale.settings import TrainSettings
 
 _COMPLETE = "COMPLETE"
 _FINGERPRINT = "fingerprint.json"
+_SAVE_MEMORY = "SAVE_MEMORY"
 _LOCK = "lock-"
 
 
@@ -117,6 +118,7 @@ def prepare(folder: Path, run: str) -> None:
         if not same or not _is_whole(checkpoint):
             _discard(checkpoint)
     if not same:
+        (folder / _SAVE_MEMORY).unlink(missing_ok=True)
         write_json(mark, run)
 
 
@@ -129,6 +131,16 @@ def _is_whole(checkpoint: Path) -> bool:
         print(f"not resuming from {checkpoint}: {error}", file=sys.stderr)
         return False
     return True
+
+
+def save_memory(folder: Path) -> None:
+    """Note in the held and prepared `folder` that this run needs more memory than there is."""
+    (folder / _SAVE_MEMORY).touch()
+
+
+def saves_memory(folder: Path) -> bool:
+    """Whether the run of `folder` shall do with less memory, at the price of time."""
+    return (folder / _SAVE_MEMORY).exists()
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -151,6 +163,7 @@ def remove(folder: Path) -> None:
     """Remove what a training that has ended left in the held `folder`."""
     for checkpoint in folder.glob("checkpoint-*"):
         _discard(checkpoint)
+    (folder / _SAVE_MEMORY).unlink(missing_ok=True)
     (folder / _FINGERPRINT).unlink(missing_ok=True)
 
 

@@ -6,7 +6,8 @@ memory does not grow with [texts, vocab].
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -146,43 +147,73 @@ def encode_texts(
         (specials included, padding not), and the number of texts cut to `settings.max_terms`.
 
     Raises:
-        UserError: a weight is not finite.
+        UserError: a weight is not finite, or a GPU's memory does not suffice for a single text (a
+            batch that it does not suffice for is halved, as are those that follow).
     """
     if not texts:
         return sparse.csr_array((0, model.vocabulary), dtype=np.float32), 0, 0
     tokens = tokenizer(texts, truncation=True, max_length=length, return_attention_mask=True)
     lengths = [len(ids) for ids in tokens["input_ids"]]
-    device = next(model.parameters()).device
     order: list[int] = []
     parts: list[sparse.csr_array] = []
     cut = 0
-    for batch in _batches(lengths, settings.token_budget):
-        inputs = tokenizer.pad(
-            {key: [rows[i] for i in batch] for key, rows in tokens.items()},
-            padding_side="right",  # else absolute positions would depend on the batch
-            return_tensors="pt",
-        ).to(device)
-        bf16 = settings.precision == "bf16"
-        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            weights = model(**inputs).float()
-            finite = torch.isfinite(weights).all(dim=1)
-            if not finite.all():
-                row = batch[int(finite.logical_not().nonzero()[0, 0])]
+    todo = deque(_batches(lengths, settings.token_budget))
+    while todo:
+        batch = todo.popleft()
+        try:
+            part, part_cut = _encode_batch(model, tokenizer, tokens, batch, settings, name)
+        except torch.OutOfMemoryError:
+            if len(batch) == 1:
                 raise UserError(
-                    f"{name(row)}: term weights are not finite, expected finite numbers; "
-                    "the model is broken"
-                )
-            over = (weights > 0).sum(dim=1) > settings.max_terms
-            if over.any():
-                weights[over] = _keep_largest(weights[over], settings.max_terms)
-            cut += int(over.sum())
-            parts.append(_to_csr(weights))
+                    f"CUDA ran out of memory with a single text of {lengths[batch[0]]} tokens; lower "
+                    "encode.document_length or encode.query_length, or take a GPU with more memory"
+                ) from None
+            todo = deque(half for one in (batch, *todo) for half in _halves(one))
+            continue
+        parts.append(part)
+        cut += part_cut
         order += batch
         done(len(batch))
     # Row i of the result is the row of the stacked batches at which text i was put.
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     return sparse.vstack(parts, format="csr")[place], sum(lengths), cut
+
+
+def _encode_batch(
+    model: Splade,
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: Mapping[str, list[list[int]]],
+    batch: list[int],
+    settings: EncodeSettings,
+    name: Callable[[int], str],
+) -> tuple[sparse.csr_array, int]:
+    """Weights [batch, vocab] of the texts that `batch` numbers, and how many of them were cut."""
+    device = next(model.parameters()).device
+    inputs = tokenizer.pad(
+        {key: [rows[i] for i in batch] for key, rows in tokens.items()},
+        padding_side="right",  # else absolute positions would depend on the batch
+        return_tensors="pt",
+    ).to(device)
+    bf16 = settings.precision == "bf16"
+    with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+        weights = model(**inputs).float()
+        finite = torch.isfinite(weights).all(dim=1)
+        if not finite.all():
+            row = batch[int(finite.logical_not().nonzero()[0, 0])]
+            raise UserError(
+                f"{name(row)}: term weights are not finite, expected finite numbers; "
+                "the model is broken"
+            )
+        over = (weights > 0).sum(dim=1) > settings.max_terms
+        if over.any():
+            weights[over] = _keep_largest(weights[over], settings.max_terms)
+        return _to_csr(weights), int(over.sum())
+
+
+def _halves(batch: list[int]) -> list[list[int]]:
+    middle = (len(batch) + 1) // 2
+    return [half for half in (batch[:middle], batch[middle:]) if half]
 
 
 def _encode_file(

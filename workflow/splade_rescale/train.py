@@ -70,13 +70,20 @@ def train(
         seed: of order and dropout.
         progress: show a progress bar.
 
+    A run that ended because a GPU's memory did not suffice goes on with less: activations are
+    computed again instead of kept (gradient checkpointing), which costs time and changes no weight.
+    The batch stays as it is, because in-batch negatives and FLOPS depend on it.
+
     Raises:
-        UserError: bad input, a device that is asked for and not there, or a folder to write to
-            that holds something else.
+        UserError: bad input, a device that is asked for and not there, a folder to write to that
+            holds something else, or a GPU whose memory does not suffice.
     """
     arguments = _arguments(settings, checkpoints, seed, progress)
     with store.exclusive(checkpoints, arguments.process_index):
-        _train(init, train_parquet, out, checkpoints, settings, seed, arguments)
+        try:
+            _train(init, train_parquet, out, checkpoints, settings, seed, arguments)
+        except torch.OutOfMemoryError as error:
+            raise UserError(_out_of_memory(checkpoints, settings)) from error
 
 
 def _train(
@@ -111,6 +118,8 @@ def _train(
         return
     wait_for_all()
     last = store.last_checkpoint(checkpoints)
+    if store.saves_memory(checkpoints) and splade.model.supports_gradient_checkpointing:
+        splade.model.gradient_checkpointing_enable({"use_reentrant": False})
 
     journal = Journal(settings)
     trainer = _SpladeTrainer(
@@ -162,6 +171,26 @@ def _train(
     wait_for_all()
     if arguments.world_size > 1:
         trainer.end()
+
+
+def _out_of_memory(checkpoints: Path, settings: TrainSettings) -> str:
+    """What to do about it; the next try of the same run saves memory if this one did not."""
+    batch = (
+        f"CUDA ran out of memory with train.batch_size {settings.batch_size}, query_length "
+        f"{settings.query_length} and document_length {settings.document_length}"
+    )
+    if not store.saves_memory(checkpoints):
+        store.save_memory(checkpoints)
+        return (
+            f"{batch}. Run the same command again: it goes on from the last checkpoint and "
+            "computes activations anew instead of keeping them, which is slower and gives the "
+            "same weights"
+        )
+    return (
+        f"{batch}, although activations are not kept. Set train.precision to bf16, take a GPU with "
+        "more memory, or lower these settings. A smaller batch is another experiment, as each "
+        "query then has fewer in-batch negatives, and train.accumulation does not bring them back"
+    )
 
 
 def objective(
