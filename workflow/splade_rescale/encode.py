@@ -165,8 +165,8 @@ def encode_texts(
         except torch.OutOfMemoryError:
             if len(batch) == 1:
                 raise UserError(
-                    f"CUDA ran out of memory with a single text of {lengths[batch[0]]} tokens; lower "
-                    "encode.document_length or encode.query_length, or take a GPU with more memory"
+                    f"CUDA ran out of memory with a single text of {lengths[batch[0]]} tokens; "
+                    "lower encode.document_length or query_length, or take a GPU with more memory"
                 ) from None
             todo = deque(half for one in (batch, *todo) for half in _halves(one))
             continue
