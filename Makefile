@@ -4,7 +4,7 @@ CORES ?= all
 STAMP := .venv/.installed
 SNAKEMAKE := .venv/bin/python -m snakemake
 
-.PHONY: table rehearse reliability bench-engines test lint format lock schema clean
+.PHONY: table rehearse reliability bench-engines test test-slurm lint format lock schema clean
 
 table: $(STAMP)
 	$(SNAKEMAKE) --cores $(CORES) results/table.csv
@@ -23,6 +23,11 @@ bench-engines: $(STAMP)
 
 test: lint
 	OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadgroup
+
+# The miniature on a Slurm of one node, which is installed if need be (as root, by apt-get).
+test-slurm: $(STAMP)
+	tests/slurm/install.sh
+	.venv/bin/python -m pytest -m slurm -rs tests/slurm
 
 lint: $(STAMP)
 	.venv/bin/python -m ruff check .

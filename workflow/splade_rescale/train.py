@@ -119,7 +119,7 @@ def _train(
     wait_for_all()
     last = store.last_checkpoint(checkpoints)
     if store.saves_memory(checkpoints) and splade.model.supports_gradient_checkpointing:
-        splade.model.gradient_checkpointing_enable({"use_reentrant": False})
+        splade.model.activation_checkpointing_enable({"use_reentrant": False})
 
     journal = Journal(settings)
     trainer = _SpladeTrainer(
