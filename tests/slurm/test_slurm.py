@@ -27,7 +27,8 @@ CONFIG = {
     **MINI,
     "backbones": ["mini-bert"],
     "scales": [1],
-    "train": {**MINI["train"], "max_steps": 600, "log_steps": 50, "save_steps": 20},
+    "baselines": [],
+    "train": {**MINI["train"], "max_steps": 400, "log_steps": 50, "save_steps": 20},
 }
 ARM = {"train": {"gpus": 1}, "backbones": ["mini-bert"], "scales": [1]}
 MODEL = "results/mini-bert/k1/seed7/model"
@@ -35,6 +36,7 @@ ARM_MODEL = f"results/arms/on-gpu/{MODEL.removeprefix('results/')}"
 # Python with torch and two Snakemakes need more than 400 MB, and less than 1600.
 LITTLE = "400 * 2 ** (attempt - 1)"
 RETRIES = 2
+ON_GPU = ("train", "encode_corpus", "encode_queries")
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Run:
     comment: str
 
     def is_of(self, rule: str) -> bool:
-        return self.comment.startswith(f"rule_{rule}_")
+        return self.comment.startswith(f"rule_{rule}_wildcards_")
 
 
 def runs(slurm: Cluster) -> list[Run]:
@@ -125,7 +127,7 @@ class Disturbed:
             self.preempt(process)
             shutil.copytree(self.main.folder / "resources", self.beside.folder / "resources")
             plain = profile(folder / "plain")
-            other = start(slurm, self.beside, plain, ARM_MODEL, "results/mini-bert/k1/init")
+            other = start(slurm, self.beside, plain, ARM_MODEL)
             self.cancel(process)
             self.wait_for_resume(process)
             self.codes = [process.wait(timeout=900), other.wait(timeout=900)]
@@ -194,10 +196,7 @@ def of_rule(disturbed: Disturbed, rule: str, arm: bool = False) -> list[Run]:
 def test_the_table_is_there(disturbed):
     assert disturbed.codes[0] == 0, (disturbed.main.folder / "snakemake.log").read_text()[-5000:]
     table = read_table(disturbed.main.folder / "results/table.csv")
-    assert set(zip(table["backbone"], table["k"].fillna(""), strict=True)) == {
-        ("mini-bert", "1"),
-        ("bm25", ""),
-    }
+    assert list(zip(table["backbone"], table["k"], strict=True)) == [("mini-bert", "1")]
     assert table["nDCG@10"].notna().all()
 
 
@@ -205,7 +204,7 @@ def test_jobs_go_to_the_account_and_partition_of_the_profile(disturbed):
     jobs = [run for run in disturbed.runs if run.comment.startswith("rule_")]
     assert {run.account for run in jobs} == {ACCOUNT}
     for run in jobs:
-        on_gpu = any(run.is_of(rule) for rule in ("train", "encode_corpus", "encode_queries"))
+        on_gpu = any(run.is_of(rule) for rule in ON_GPU)
         assert run.partition == ("gpu" if on_gpu else "cpu"), run
     (index,) = of_rule(disturbed, "index")
     assert "cpu=8," in index.resources and "mem=8000M" in index.resources
@@ -218,7 +217,7 @@ def test_a_job_out_of_memory_gets_more(disturbed):
     assert [run.state for run in attempts[:-1]].count("COMPLETED") == 0
     assert attempts[-1].state == "COMPLETED"
     steps = disturbed.slurm.call("sacct", "-n", "--parsable2", "-j", attempts[0].job, "-o", "State")
-    assert "OUT_OF_MEMORY" in steps
+    assert ("OUT_OF_MEMORY" if disturbed.slurm.cgroups else "CANCELLED") in steps
 
 
 def test_a_preempted_and_cancelled_training_goes_on(disturbed):
@@ -230,7 +229,7 @@ def test_a_preempted_and_cancelled_training_goes_on(disturbed):
     )
     assert first.job == second.job != third.job
     assert (second.memory, third.memory) == ("16000M", "32000M")
-    assert 0 < int(disturbed.resumed[0]) < int(disturbed.resumed[1]) < 600
+    assert 0 < int(disturbed.resumed[0]) < int(disturbed.resumed[1]) < 400
 
 
 def test_it_ends_with_the_weights_of_an_undisturbed_one(disturbed, tmp_path):
@@ -259,8 +258,6 @@ def test_a_job_that_fails_is_tried_again_and_then_given_up(disturbed):
     log = (folder / "logs/train/arms/on-gpu/mini-bert-k1-seed7.log").read_text()
     assert "train.gpus is 1, but torch finds no CUDA device" in log
     assert not (folder / ARM_MODEL).exists()
-    # What does not depend on it was done all the same.
-    assert (folder / "results/mini-bert/k1/init/model.safetensors").exists()
 
 
 def test_nothing_is_left_to_do(disturbed):
