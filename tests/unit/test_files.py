@@ -120,6 +120,29 @@ def test_what_a_killed_writer_left_is_cleared_by_the_next_of_that_path(tmp_path,
     assert set(tmp_path.iterdir()) == {others, path}
 
 
+def test_a_killed_writer_whose_id_lives_on_is_dead(tmp_path):
+    """Its id is another process's, or nobody reaps it: both are common in containers."""
+    path = tmp_path / "a"
+    left = _killed_while_writing(path, atomic_file)
+    process = left.name.removeprefix(".a.").split("-")[2]
+    left.rename(tmp_path / left.name.replace(f"-{process}-", f"-{os.getpid()}-"))
+    code = f"""
+import os, signal
+from pathlib import Path
+from splade_rescale.files import atomic_file
+with atomic_file(Path({str(path)!r})) as temporary:
+    temporary.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with subprocess.Popen([sys.executable, "-c", code]) as unreaped:
+        os.waitid(os.P_PID, unreaped.pid, os.WEXITED | os.WNOWAIT)
+        (half,) = tmp_path.iterdir()
+        assert f"-{unreaped.pid}-" in half.name
+        with atomic_file(path) as temporary:
+            temporary.write_text("whole")
+        assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_temporary_of_another_machine_stays(tmp_path):
     path = tmp_path / "a"
     left = _killed_while_writing(path, atomic_folder)

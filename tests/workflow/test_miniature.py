@@ -4,7 +4,7 @@ import shutil
 import pandas as pd
 import pytest
 import yaml
-from conftest import MINI, PYDOCS, ROOT, Workflow
+from miniature import MINI, PYDOCS, ROOT, Workflow
 from splade_rescale.table import read_table
 
 pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("miniature")]

@@ -60,14 +60,31 @@ def _machine() -> tuple[str, float]:
     return _short(name or _process_space()), booted
 
 
-def _is_alive(process: int) -> bool:
+def _started(process: int) -> str | None:
+    """When a process began, in clock ticks since the boot; None when it has ended.
+
+    A process id alone would not do: ids are used again, and a killed process whose parent is
+    dead keeps its id for as long as nobody reaps it, which in many containers is for ever.
+    Where the system does not tell (it is not Linux), "0" for every live process.
+    """
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it is another user's
-        return True
-    return True
+        # The name, in parentheses, may hold spaces and parentheses itself.
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        if Path("/proc/self/stat").exists():
+            return None
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return None
+        except PermissionError:  # it is another user's
+            pass
+        return "0"
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _own_mark() -> str:
+    return f"{_process_space()}-{os.getpid()}-{_started(os.getpid())}"
 
 
 def _remove(path: Path) -> None:
@@ -77,10 +94,10 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _is_left_over(temporary: Path, boot: str, process: int) -> bool:
+def _is_left_over(temporary: Path, boot: str, process: int, started: str) -> bool:
     """Whether a temporary of this machine has no writer any more."""
     if boot == _process_space():
-        return not _is_alive(process)
+        return _started(process) != started
     # Of another boot or of a container. Images give machines of one cluster the same name, so
     # the age counts as well: nothing was written to it since this machine was started.
     parts = [temporary, *temporary.rglob("*")]
@@ -93,12 +110,12 @@ def _temporary_beside(path: Path) -> Path:
     prefix = f".{path.name}.{_machine()[0]}-"
     for left in path.parent.glob(f"{glob.escape(prefix)}*.tmp"):
         found = re.fullmatch(
-            r"([0-9a-f]{8})-(\d+)-[0-9a-f]{8}\.tmp", left.name.removeprefix(prefix)
+            r"([0-9a-f]{8})-(\d+)-(\d+)-[0-9a-f]{8}\.tmp", left.name.removeprefix(prefix)
         )
         with suppress(FileNotFoundError):  # its writer has just ended
-            if found and _is_left_over(left, found[1], int(found[2])):
+            if found and _is_left_over(left, found[1], int(found[2]), found[3]):
                 _remove(left)
-    own = f"{prefix}{_process_space()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp"
+    own = f"{prefix}{_own_mark()}-{uuid.uuid4().hex[:8]}.tmp"
     return path.with_name(own)
 
 
