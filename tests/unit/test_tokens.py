@@ -67,7 +67,7 @@ def _trained(kind: str) -> transformers.PreTrainedTokenizerFast:
 @pytest.mark.parametrize("kind", ["byte-level", "pieces", "words"])
 def test_the_names_of_a_text_put_together_are_the_text(kind):
     tokenizer = _trained(kind)
-    text = "reader café menus unreadable text"
+    text = "reader café menu unreadable rereading"
     names = readable_terms(tokenizer, tokenizer(text)["input_ids"])
     assert " ".join(names).replace(" ##", "").replace("␣", "") == text
     assert len(names) > len(text.split())
