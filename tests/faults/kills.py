@@ -110,7 +110,8 @@ class Trial:
     """One kill and what came of it.
 
     `moment` is what the kill met: `before` anything was on the disk, `writing` (a part of the
-    output lay there), or `after` the end. `fault` is empty if all was as undisturbed.
+    output lay there), or `after` the end. `hung`: SIGTERM did not end Snakemake, so SIGKILL
+    followed. `fault` is empty if all was as undisturbed.
     """
 
     stage: Stage
@@ -120,6 +121,7 @@ class Trial:
     whole: bool
     moment: str = ""
     resumed: bool = False
+    hung: bool = False
     fault: str = ""
     delay: float = 0.0
 
@@ -217,14 +219,23 @@ class Bench:
         begun = self._traces(stage) or any((self.folder / n).exists() for n in stage.outputs)
         send(trial.signal, chosen)
         trial.moment = "after" if not lived else "writing" if begun else "before"
-        process.wait(timeout=120)
+        try:
+            process.wait(timeout=60)
+        except TimeoutError:
+            trial.hung = trial.signal is signal.SIGTERM
+            send(signal.SIGKILL, members(process.pid))
+            process.wait(timeout=60)
+            if not trial.hung:
+                trial.fault = "Snakemake does not end when its job does"
         if trial.target != "snakemake":
             wait_for_end(process.pid, 60)
 
         status, output = self.miniature.run(*targets)
         log = self.folder / "logs" / "train" / "mini-bert-k1-seed7.log"
         trial.resumed = stage.rule == "train" and "resuming from" in log.read_text()
-        if not wait_for_end(process.pid, 60):
+        if trial.fault:
+            pass
+        elif not wait_for_end(process.pid, 60):
             trial.fault = "a process of the killed workflow does not end"
         elif status:
             trial.fault = f"the same command ended with {status}:\n{output[-3000:]}"

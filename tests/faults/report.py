@@ -90,6 +90,7 @@ def _kills(kills: dict[Stage, list[Trial]]) -> list[str]:
     every = [trial for done in kills.values() for trial in done]
     aimed = Counter(trial.target for trial in every)
     resumed = sum(trial.resumed for trial in every)
+    hung = sum(trial.hung for trial in every)
     rows.append(["all", *(sum(row[place] for row in rows) for place in range(1, len(rows[0])))])
     head = ["stage", "kills", "SIGKILL", "SIGTERM", *moments, "same output", "same tables"]
     return [
@@ -105,6 +106,8 @@ def _kills(kills: dict[Stage, list[Trial]]) -> list[str]:
         "output is that of the undisturbed run, no temporary is left, and no file of another stage",
         "was written anew. *Same tables*: in one kill of each stage the command asks for the",
         f"tables, and every file is compared. {resumed} trainings resumed from a checkpoint.",
+        f"{hung} times SIGTERM did not end Snakemake within a minute, and SIGKILL followed: its",
+        "handler waits for a lock, which the interrupted code may hold itself (Snakemake 9.27).",
         "",
         *_table(head, rows),
     ]

@@ -23,12 +23,14 @@ from slurm.cluster import ACCOUNT, MEMORY_MB, Cluster, cluster, missing
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
+# So many that the training still goes on when a signal reaches it, seconds after it was sent.
+STEPS = 2000
 CONFIG = {
     **MINI,
     "backbones": ["mini-bert"],
     "scales": [1],
     "baselines": [],
-    "train": {**MINI["train"], "max_steps": 400, "log_steps": 50, "save_steps": 20},
+    "train": {**MINI["train"], "max_steps": STEPS, "log_steps": 50, "save_steps": 20},
 }
 ARM = {"train": {"gpus": 1}, "backbones": ["mini-bert"], "scales": [1]}
 MODEL = "results/mini-bert/k1/seed7/model"
@@ -229,7 +231,7 @@ def test_a_preempted_and_cancelled_training_goes_on(disturbed):
     )
     assert first.job == second.job != third.job
     assert (second.memory, third.memory) == ("16000M", "32000M")
-    assert 0 < int(disturbed.resumed[0]) < int(disturbed.resumed[1]) < 400
+    assert 0 < int(disturbed.resumed[0]) < int(disturbed.resumed[1]) < STEPS
 
 
 def test_it_ends_with_the_weights_of_an_undisturbed_one(disturbed, tmp_path):
