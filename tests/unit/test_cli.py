@@ -49,8 +49,29 @@ def test_config_check_counts_trainings_and_cells_of_all_arms(command, tmp_path):
         (["norms", "empty", "--settings", "list.json"], ["list.json: expected a JSON object"]),
         (["norms", "empty", "--settings", ""], ["--settings: empty"]),
         (["norms", "empty", "--settings", "empty"], ["empty: Is a directory"]),
-        (["rescale", "empty", "out", "--k-from", "list.json"], ["list.json: expected a JSON obj"]),
-        (["rescale", "empty", "out", "--k-from", "object.json"], ["object.json: has no k"]),
+        (
+            ["rescale", "empty", "--out", "out", "--k-from", "list.json"],
+            ["list.json: expected a JSON obj"],
+        ),
+        (
+            ["rescale", "empty", "--out", "out", "--k-from", "object.json"],
+            ["object.json: has no k"],
+        ),
+        (["rescale", "empty", "--out", "out"], ["give either --k or --k-from"]),
+        (["rescale", "empty", "--out", "out", "--k", "no"], ["k must be a finite number above 0"]),
+        (
+            ["rescale", "empty", "--out", "out", "--k", "2", "--pairs", "list.json"],
+            ["--pairs is what --k auto is chosen on"],
+        ),
+        (
+            ["rescale", "empty", "--out", "out", "--k", "auto", "--pairs", "absent.jsonl"],
+            ["absent.jsonl: no such file"],
+        ),
+        (
+            ["rescale", "empty", "--out", "out", "--k", "auto", "--pairs", "list.json"],
+            ["list.json: expected a file .jsonl[.gz] or .parquet"],
+        ),
+        (["rescale", "no such model", "--out", "out", "--k", "2"], ["'no such model' is neither"]),
         (["config", "schema", "--out", "list.json/x"], ["list.json/x: Not a directory"]),
         (["config", "schema", "--out", "taken"], ["taken/config.schema.json: Is a directory"]),
         (
@@ -98,3 +119,22 @@ def test_a_data_set_in_one_process_is_encoded_as_in_two(command, tiny_checkpoint
         for kind in ("npz", "ids.parquet"):
             file = f"{name}.{kind}"
             assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_rescale_chooses_k_on_pairs_of_ones_own_or_on_docstrings(
+    command, tiny_checkpoint, tmp_path
+):
+    tiny_checkpoint("bert")
+    words = ["cat", "dog", "fish", "bird", "house", "tree"]
+    rows = [{"query": f"{a} {b}", "positive": f"the {a} sees {b}"} for a in words for b in words]
+    (tmp_path / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    chosen = []
+    for out, options in {"own": ["--pairs", "pairs.jsonl"], "docstrings": []}.items():
+        code, printed, _ = command("rescale", "backbone", "--k", "auto", "--out", out, *options)
+        assert code == 0
+        chosen.append(printed.split()[2].rstrip(":"))
+        assert json.loads((tmp_path / out / "rescale.json").read_text())["k"] == float(chosen[-1])
+    (tmp_path / "data").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data" / "train.parquet")
+    command("choose-k", "backbone", "auto.json", "--dataset", "data")
+    assert json.loads((tmp_path / "auto.json").read_text())["k"] == chosen[0]

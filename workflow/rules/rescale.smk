@@ -26,5 +26,5 @@ rule rescale:
     message:
         "rescale: {wildcards.arm}{wildcards.backbone} by k = {wildcards.k}"
     shell:
-        "python -m splade_rescale rescale {input.backbone:q} {output.init:q} {params.k}"
+        "python -m splade_rescale rescale {input.backbone:q} --out {output.init:q} {params.k}"
         " --tying {params.tying} --bias {params.bias} --threads {threads} > {log:q} 2>&1"
