@@ -31,7 +31,12 @@ def _kept(query_id: str, found: Hits, hits: int, own: bool) -> Hits:
     return [*itertools.islice(kept, hits)]
 
 
-def _statistics_of(index: Path, kind: str) -> dict[str, Any]:
+def statistics_of(index: Path, kind: str) -> dict[str, Any]:
+    """What index.json of a whole index says.
+
+    Raises:
+        UserError: the index is missing, damaged, or not of this kind (impact, bm25).
+    """
     check_sums(index)
     statistics = read_json(index / STATISTICS)
     if statistics.get("kind") != kind:
@@ -141,7 +146,7 @@ def search_impact(
         UserError: the index, the queries or the corpus are missing, damaged or of another kind.
         RuntimeError: the engine failed.
     """
-    built = _statistics_of(index, "impact")
+    built = statistics_of(index, "impact")
     name = built.get("engine", "lucene")
     chosen = engine(name)
     vectors, ids = read_vectors(queries_npz)
@@ -234,7 +239,7 @@ def search_bm25(
     from splade_rescale.java import java_class, start_jvm
     from splade_rescale.lucene import search_lucene
 
-    _statistics_of(index, "bm25")
+    statistics_of(index, "bm25")
     queries = [*string_rows(queries_parquet, ["query_id", "text"], 1 << 16)]
     start_jvm(threads=threads, memory_mb=memory_mb)
     analyzer = java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()

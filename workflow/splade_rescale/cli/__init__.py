@@ -21,6 +21,7 @@ from splade_rescale.cli import (
     norms,
     rescale,
     search,
+    show,
     table,
     train,
 )
@@ -45,6 +46,7 @@ app.add_typer(index.commands, name="index")
 app.add_typer(search.commands, name="search")
 app.add_typer(evaluate.commands)
 app.add_typer(table.commands)
+app.add_typer(show.commands)
 app.add_typer(config.commands, name="config")
 app.add_typer(costs.commands)
 
