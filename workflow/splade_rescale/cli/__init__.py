@@ -13,6 +13,7 @@ import typer
 from splade_rescale.cli import (
     config,
     costs,
+    doctor,
     download,
     encode,
     evaluate,
@@ -46,6 +47,7 @@ app.add_typer(index.commands, name="index")
 app.add_typer(search.commands, name="search")
 app.add_typer(evaluate.commands)
 app.add_typer(table.commands)
+app.add_typer(doctor.commands)
 app.add_typer(show.commands)
 app.add_typer(config.commands, name="config")
 app.add_typer(costs.commands)
