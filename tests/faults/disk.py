@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .damage import messages, remove
 from .kills import Bench, Stage
-from .miniature import Miniature
+from .miniature import TARGETS, Miniature
 
 ROOM = 64 * 2**20
 
@@ -73,6 +73,7 @@ def fill(bench: Bench, stage: Stage, chance: random.Random) -> Full:
     if status:
         found.fault = found.fault or f"with room again: {output[-3000:]}"
     found.fault = found.fault or bench.difference(outputs)
+    bench.miniature.make(*TARGETS)  # what is newer now is an input of other stages
     if left_behind := bench.miniature.temporaries():
         found.fault = found.fault or f"left behind: {left_behind}"
     return found

@@ -191,7 +191,11 @@ class Bench:
         return Pace(ended - began, ended - (traced or ended))
 
     def _targets(self, stage: Stage, *, whole: bool) -> tuple[str, ...]:
-        return tuple(TARGETS) if whole else (*stage.outputs, *stage.witness)
+        if not whole:
+            return (*stage.outputs, *stage.witness)
+        # What is missing between two files that are there would not be made for the tables.
+        later = STAGES[STAGES.index(stage) :]
+        return tuple(dict.fromkeys([*TARGETS, *(name for s in later for name in s.outputs)]))
 
     def kill(self, trial: Trial, pace: Pace, chance: random.Random) -> Trial:
         """Run one trial; fills in what it found."""

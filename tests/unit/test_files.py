@@ -120,6 +120,20 @@ def test_what_a_killed_writer_left_is_cleared_by_the_next_of_that_path(tmp_path,
     assert set(tmp_path.iterdir()) == {others, path}
 
 
+@pytest.mark.parametrize("atomic", [atomic_file, atomic_folder])
+def test_a_temporary_of_a_temporary_is_cleared(tmp_path, atomic):
+    """As where a saved model, itself put in place whole, is a part of what is put in place."""
+    path = tmp_path / "a"
+    with atomic(path) as outer:
+        _fill(outer)
+        nested = _killed_while_writing(tmp_path / f"{outer.name}.part", atomic)
+        nested = nested.rename(tmp_path / nested.name.replace(".part.", "."))
+    assert set(tmp_path.iterdir()) == {path, nested}
+    with atomic(path) as temporary:
+        _fill(temporary)
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_killed_writer_whose_id_lives_on_is_dead(tmp_path):
     """Its id is another process's, or nobody reaps it: both are common in containers."""
     path = tmp_path / "a"

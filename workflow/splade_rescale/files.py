@@ -108,10 +108,12 @@ def _temporary_beside(path: Path) -> Path:
     """A new name beside `path`; removes what dead processes of this machine left under such."""
     path.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{path.name}.{_machine()[0]}-"
-    for left in path.parent.glob(f"{glob.escape(prefix)}*.tmp"):
-        found = re.fullmatch(
-            r"([0-9a-f]{8})-(\d+)-(\d+)-[0-9a-f]{8}\.tmp", left.name.removeprefix(prefix)
-        )
+    # A writer may write its temporary by way of another one, which begins with a dot more.
+    lefts = [
+        left for dots in ("", ".") for left in path.parent.glob(f"{dots}{glob.escape(prefix)}*.tmp")
+    ]
+    for left in lefts:
+        found = re.search(r"-([0-9a-f]{8})-(\d+)-(\d+)-[0-9a-f]{8}\.tmp$", left.name)
         with suppress(FileNotFoundError):  # its writer has just ended
             if found and _is_left_over(left, found[1], int(found[2]), found[3]):
                 _remove(left)
