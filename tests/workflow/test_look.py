@@ -1,11 +1,16 @@
-"""What a user looks at after a run: show and query."""
+"""What a user looks at after a run: show, query, model cards."""
 
 import gzip
 import json
+import os
+import shutil
 
 import pandas as pd
 import pytest
+from docs.blocks import blocks, run
+from huggingface_hub import ModelCard
 from miniature import Workflow
+from splade_rescale.card import card, write_card
 from splade_rescale.cell_place import CellPlace
 from splade_rescale.errors import UserError
 from splade_rescale.query import ask, format_answer
@@ -56,3 +61,52 @@ def test_query_says_what_to_make_first(finished):
         UserError, match=r"make it with: snakemake .* results/mini-bert/k3/seed7/mo"
     ):
         ask(place, "text", 3, SearchSettings())
+
+
+def test_every_trained_model_has_a_card_with_its_scores(finished):
+    folders = sorted((finished.folder / "results").glob("*/k*/seed*/model"))
+    assert len(folders) == 4
+    for folder in folders:
+        card = ModelCard.load(folder / "README.md")
+        measures = json.loads((folder.parent / "mini/metrics.json").read_text())["measures"]
+        results = {each.metric_type: each.metric_value for each in card.data.eval_results}
+        assert results == {name: round(value, 4) for name, value in measures.items()}
+        assert f"k = {folder.parents[1].name[1:]}, seed 7" in card.text
+        for value in measures.values():
+            assert f"{value:.4f}" in card.text
+    # Written beside the outputs of training, which Snakemake takes for unchanged.
+    assert not finished.planned("results/table.csv")
+
+
+def test_the_code_of_a_card_runs_and_gives_one_result(finished):
+    folder = finished.folder / "results/mini-bert/k1/seed7/model"
+    ours, plain = blocks(folder / "README.md")
+    check = """
+import torch
+assert weights.shape == queries.shape and (weights > 0).any()
+torch.testing.assert_close(weights, queries.to_dense().cpu())
+print("equal")
+"""
+    joined = plain._replace(text=f"{ours.text}\n{plain.text}\n{check}")
+    assert run(joined, folder).endswith("equal\n")
+
+
+def test_a_card_leaves_out_scores_of_another_training_and_says_where_it_failed(finished, tmp_path):
+    shutil.copytree(finished.folder / "results/mini-bert/k1/seed7", tmp_path / "seed7")
+    model = tmp_path / "seed7/model"
+    made = json.loads((model / "train.json").read_text())
+    (model / "train.json").write_text(json.dumps({**made, "status": "collapsed-zero"}))
+    os.utime(tmp_path / "seed7/mini/metrics.json", (1, 1))
+    text = card(model)
+    assert "Not evaluated yet." in text
+    assert "model-index" not in text
+    assert "**Training ended as collapsed-zero" in text
+    entry = {"name": "r", "commit": "abc", "settings": {"source": "hub", "id": "a/b"}}
+    init = {**made["init"], "backbone": entry}
+    (model / "train.json").write_text(json.dumps({**made, "init": init}))
+    os.utime(model / "train.json", (0, 0))
+    write_card(model)
+    found = ModelCard.load(model / "README.md")
+    assert found.data.base_model == "a/b"
+    assert "| commit | abc |" in found.text
+    assert found.data.eval_results

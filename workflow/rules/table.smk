@@ -1,5 +1,5 @@
 # in:  every cell's results
-# out: results/table.csv
+# out: results/table.csv; scores in the model cards, which are no output: a model folder is train's
 
 
 rule table:
@@ -19,9 +19,10 @@ rule table:
         runtime=10,
     params:
         grid=settings(experiment.grid()),
-        code=code_digest("table"),
+        code=code_digest("table", "card"),
     message:
         "table: one row per cell"
     shell:
-        "python -m splade_rescale table --grid {params.grid:q} --out {output:q}"
-        " --published {input.published:q} > {log:q} 2>&1"
+        "(python -m splade_rescale table --grid {params.grid:q} --out {output:q}"
+        " --published {input.published:q}"
+        " && python -m splade_rescale card {input.models:q}) > {log:q} 2>&1"

@@ -11,6 +11,7 @@ import traceback
 import typer
 
 from splade_rescale.cli import (
+    card,
     config,
     costs,
     doctor,
@@ -47,6 +48,7 @@ app.add_typer(index.commands, name="index")
 app.add_typer(search.commands, name="search")
 app.add_typer(evaluate.commands)
 app.add_typer(table.commands)
+app.add_typer(card.commands)
 app.add_typer(doctor.commands)
 app.add_typer(show.commands)
 app.add_typer(config.commands, name="config")

@@ -1,5 +1,6 @@
 """Train."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -46,3 +47,7 @@ def train(
         seed,
         progress=show_bars(),
     )
+    if os.environ.get("RANK", "0") == "0":  # the first process alone writes
+        from splade_rescale.card import write_card
+
+        write_card(out)
