@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import yaml
+from splade_rescale.card import CARD
 
 ROOT = Path(__file__).parents[2]
 CONFIG = {
@@ -138,7 +139,8 @@ class Miniature:
         """All that the workflow has written, temporaries included, from its folder on."""
         for top in ("results", "resources"):
             for path in sorted((self.folder / top).rglob("*")):
-                if path.is_file() and path.name != ".snakemake_timestamp":
+                # The model cards have their scores from the table, which is made later.
+                if path.is_file() and path.name not in (".snakemake_timestamp", CARD):
                     yield path.relative_to(self.folder).as_posix()
 
     def contents(self) -> dict[str, object]:
