@@ -1,13 +1,18 @@
-# make table · make test · make rehearse · make reliability: each sets up .venv by itself when the lock or the package changed.
+# make table · make report · make test · make rehearse · make reliability: each sets up .venv by itself when the lock or the package changed.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 CORES ?= all
 STAMP := .venv/.installed
 SNAKEMAKE := .venv/bin/python -m snakemake
 
-.PHONY: table rehearse reliability bench-engines test test-slurm lint format lock schema clean
+.PHONY: table report rehearse reliability bench-engines test test-slurm lint format lock schema clean
 
 table: $(STAMP)
 	$(SNAKEMAKE) --cores $(CORES) results/table.csv
+
+# The page results/report/index.html, and results/report.html, which wraps it in Snakemake's report.
+report: $(STAMP)
+	$(SNAKEMAKE) --cores $(CORES)
+	$(SNAKEMAKE) --report results/report.html
 
 # The paper's configuration from end to end, on made-up data, without the hub and without a GPU.
 rehearse: $(STAMP)

@@ -21,9 +21,15 @@ include: "workflow/rules/search.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/table.smk"
 include: "workflow/rules/paper.smk"
+include: "workflow/rules/report.smk"
+
+
+# What `snakemake --report results/report.html` opens with.
+report: "workflow/report/workflow.rst"
 
 
 rule all:
     default_target: True
     input:
         "results/table.csv",
+        "results/report/index.html",

@@ -1,6 +1,7 @@
 # Loads and validates the configuration; nothing else is decided here.
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import get_args
@@ -13,6 +14,7 @@ from splade_rescale.errors import UserError
 from splade_rescale.files import canonical_json
 from splade_rescale.gpus import visible
 from splade_rescale.owner import check_writable, release_stale_locks
+from splade_rescale.provenance import settings_of
 from splade_rescale.scale import AUTO
 from splade_rescale.settings import DatasetEntry, IndexSettings
 

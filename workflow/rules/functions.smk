@@ -132,3 +132,15 @@ def table_input(wildcards):
             f"{ROOT}/{{dataset}}/{{kind}}", dataset=cfg.datasets, kind=kinds, **models
         )
     return files
+
+
+def report_commands():
+    """Options with the commands that make the results and the report anew."""
+    files = " ".join(shlex.quote(os.path.relpath(path)) for path in workflow.overwrite_configfiles)
+    snakefile = os.path.relpath(workflow.main_snakefile)
+    parts = ["snakemake"]
+    parts += ["--snakefile", shlex.quote(snakefile)] if snakefile != "Snakefile" else []
+    given = ["--configfile", files] if files else []
+    first = [*parts, "--cores", "all", *given]
+    second = [*parts, "--report", "results/report.html", *given]
+    return " ".join(f"--command {shlex.quote(' '.join(words))}" for words in (first, second))

@@ -72,8 +72,18 @@ rule norms_table:
         norms=expand("results/{backbone}/norms.json", backbone=cfg.backbones),
         activation=expand("results/{backbone}/activation.csv", backbone=cfg.backbones),
     output:
-        norms="results/norms.csv",
-        activation="results/activation.csv",
+        norms=report(
+            "results/norms.csv",
+            caption="../report/norms-table.rst",
+            category="Tables",
+            labels={"table": "row norms"},
+        ),
+        activation=report(
+            "results/activation.csv",
+            caption="../report/activation.rst",
+            category="Tables",
+            labels={"table": "initial activation"},
+        ),
     log:
         "logs/norms/table.log",
     benchmark:

@@ -6,7 +6,12 @@ rule table:
     input:
         unpack(table_input),
     output:
-        "results/table.csv",
+        report(
+            "results/table.csv",
+            caption="../report/table.rst",
+            category="Tables",
+            labels={"table": "runs"},
+        ),
     log:
         "logs/table.log",
     benchmark:

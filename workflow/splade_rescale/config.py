@@ -32,6 +32,7 @@ from splade_rescale.settings import (
     PathDataset,
     PretrainBackbone,
     PydocsDataset,
+    ReportSettings,
     RescaleSettings,
     SearchSettings,
     Settings,
@@ -41,7 +42,10 @@ from splade_rescale.settings import (
 )
 
 #: Names that the workflow uses itself below results/.
-RESERVED = frozenset({"arms", "bm25", "paper", "bench", "norms.csv", "activation.csv", "table.csv"})
+RESERVED = frozenset(
+    {"arms", "bm25", "paper", "report", "bench"}
+    | {"norms.csv", "activation.csv", "table.csv", "report.html"}
+)
 #: Names that the workflow uses itself beside the folders of data sets.
 RESERVED_DATASETS = frozenset({"model", "checkpoints"})
 
@@ -112,6 +116,7 @@ class Config(Settings):
     search: SearchSettings = SearchSettings()
     bm25: Bm25Settings = Bm25Settings()
     paper: PaperSettings = PaperSettings()
+    report: ReportSettings = ReportSettings()
 
 
 class ArmGrid(Settings):

@@ -1,7 +1,9 @@
 """Figures of an experiment; the data of each are a frame, which is written as CSV beside it.
 
 Colours are Okabe and Ito's, which people with colour blindness tell apart; markers and line styles
-repeat what colours say, for print in black and white.
+repeat what colours say, for print in black and white. Panels stand in up to `columns` columns (3);
+in a single one they can be read on a phone. That is a second drawing of the same data, which are
+not written again.
 """
 
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from splade_rescale.cells import CellFiles
 from splade_rescale.errors import UserError
 from splade_rescale.files import atomic_file
 from splade_rescale.paper import BEIR_13, BEIR_MEASURE, mean_of
+from splade_rescale.threshold import THRESHOLD
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -84,22 +87,24 @@ def _shown(data: pd.DataFrame) -> list[str]:
 
 
 @contextmanager
-def _panels(
-    number: int, columns: int = 3, height: float = 3.2
-) -> Iterator[tuple[Figure, list[Axes]]]:
+def _panels(number: int, columns: int, height: float = 2.9) -> Iterator[tuple[Figure, list[Axes]]]:
     style = {
         "font.size": 9,
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.grid": True,
+        "axes.axisbelow": True,
         "grid.alpha": 0.3,
         "svg.hashsalt": "splade-rescale",  # equal data give equal files
-        "svg.fonttype": "none",
+        "svg.fonttype": "path",  # whatever fonts the reader has, labels stay in their places
     }
     with mpl.rc_context(style):
-        columns = min(columns, number)
+        columns = min(columns, 2 if number == 4 else number)
         lines = -(-number // columns)
-        figure = Figure(figsize=(3.6 * columns + 0.6, height * lines), layout="constrained")
+        # At most 8 inches, so that print on paper leaves the letters their size.
+        width = {1: 3.8, 2: 3.7}.get(columns, 2.65)
+        figure = Figure(figsize=(width * columns, height * lines + 0.4), layout="constrained")
+        figure.get_layout_engine().set(w_pad=0.1)
         axes = figure.subplots(lines, columns, squeeze=False).ravel().tolist()
         for unused in axes[number:]:
             unused.remove()
@@ -113,10 +118,13 @@ def _look(position: int) -> dict[str, str]:
     }
 
 
-def flops_against_score(data: pd.DataFrame, path: Path) -> None:
-    """The paper's Figure 2: one panel per data set, an arrow from k = 1 on along rising k."""
+def flops_against_score(data: pd.DataFrame, path: Path, columns: int = 3) -> None:
+    """The paper's Figure 2: one panel per data set, an arrow from k = 1 on along rising k.
+
+    Runs that did not end ok are hollow.
+    """
     shown = _shown(data)
-    with _panels(len(shown)) as (figure, axes):
+    with _panels(len(shown), columns) as (figure, axes):
         for axis, name in zip(axes, shown, strict=True):
             panel = data[data["dataset"] == name]
             for position, backbone in enumerate(dict.fromkeys(data["backbone"])):
@@ -124,12 +132,20 @@ def flops_against_score(data: pd.DataFrame, path: Path) -> None:
                 x, y = line["FLOPS"].to_numpy(), line["score"].to_numpy()
                 look = _look(position)
                 axis.plot(x, y, linestyle="none", label=backbone, **look)
+                bad = line[line["status"] != "ok"]
+                axis.plot(bad["FLOPS"], bad["score"], linestyle="none", mfc="white", ms=9, **look)
                 for start, end in zip(range(len(x) - 1), range(1, len(x)), strict=True):
                     axis.annotate(
                         "",
                         (x[end], y[end]),
                         (x[start], y[start]),
-                        arrowprops={"arrowstyle": "->", "color": look["color"], "alpha": 0.6},
+                        arrowprops={
+                            "arrowstyle": "-|>",
+                            "color": look["color"],
+                            "alpha": 0.7,
+                            "shrinkA": 4,
+                            "shrinkB": 4,
+                        },
                     )
                 for k, a, b in zip(line["k"], x, y, strict=True):
                     axis.annotate(
@@ -142,13 +158,13 @@ def flops_against_score(data: pd.DataFrame, path: Path) -> None:
             axis.set_xlabel("FLOPS")
             axis.set_ylabel(panel["measure"].iloc[0])
         _legend(figure, axes)
-        _save(figure, data, path)
+        _save(figure, data if columns > 1 else None, path)
 
 
-def score_against_k(data: pd.DataFrame, path: Path) -> None:
+def score_against_k(data: pd.DataFrame, path: Path, columns: int = 3) -> None:
     """The paper's Figure 3: one panel per data set, a line per backbone; collapsed runs hollow."""
     shown = _shown(data)
-    with _panels(len(shown)) as (figure, axes):
+    with _panels(len(shown), columns) as (figure, axes):
         for axis, name in zip(axes, shown, strict=True):
             panel = data[data["dataset"] == name]
             for position, backbone in enumerate(dict.fromkeys(data["backbone"])):
@@ -165,10 +181,10 @@ def score_against_k(data: pd.DataFrame, path: Path) -> None:
             axis.set_xlabel("scale k")
             axis.set_ylabel(panel["measure"].iloc[0])
         _legend(figure, axes)
-        _save(figure, data, path)
+        _save(figure, data if columns > 1 else None, path)
 
 
-def curves(data: pd.DataFrame, column: str, label: str, path: Path) -> None:
+def curves(data: pd.DataFrame, column: str, label: str, path: Path, columns: int = 3) -> None:
     """The paper's Figure 4: a training measure by step, a panel per backbone, a line per k.
 
     Args:
@@ -176,6 +192,7 @@ def curves(data: pd.DataFrame, column: str, label: str, path: Path) -> None:
         column: what is drawn.
         label: of the vertical axis.
         path: file to write.
+        columns: most panels beside each other.
     """
     data = data[(data["arm"] == "") & (data["seed"] == data["seed"].min())]
     backbones = list(dict.fromkeys(data["backbone"]))
@@ -183,7 +200,7 @@ def curves(data: pd.DataFrame, column: str, label: str, path: Path) -> None:
         set(data["k"]), key=lambda k: (not k[0].isdigit(), float(k) if k[0].isdigit() else 0)
     )
     styles = ["-", "--", "-.", ":"]
-    with _panels(len(backbones)) as (figure, axes):
+    with _panels(len(backbones), columns) as (figure, axes):
         for axis, backbone in zip(axes, backbones, strict=True):
             panel = data[data["backbone"] == backbone]
             for position, k in enumerate(scales):
@@ -200,7 +217,58 @@ def curves(data: pd.DataFrame, column: str, label: str, path: Path) -> None:
             axis.set_xlabel("step")
             axis.set_ylabel(label)
         _legend(figure, axes)
-        _save(figure, data, path)
+        _save(figure, data if columns > 1 else None, path)
+
+
+def norm_bars(data: pd.DataFrame, path: Path, columns: int = 3) -> None:
+    """Mean row norm of each head before rescaling, against the paper's threshold.
+
+    Args:
+        data: backbone, mean, max, and best_norm: the mean after division by the best k, or
+            nothing.
+        path: file to write.
+        columns: 1 draws a narrow figure.
+    """
+    names = data["backbone"].tolist()
+    height = 0.42 * len(names) + 0.9
+    with _panels(1, 1, height) as (figure, (axis,)):
+        if columns > 1:
+            figure.set_figwidth(7.4)
+        places = np.arange(len(names))
+        above = data["mean"] > THRESHOLD
+        axis.barh(
+            places,
+            data["mean"],
+            height=0.6,
+            color=np.where(above, COLOURS[1], COLOURS[0]),
+            hatch=["///" if high else "" for high in above],
+            edgecolor="white",
+        )
+        rescaled = data["best_norm"].to_numpy(dtype=float)
+        axis.plot(
+            rescaled,
+            places,
+            "D",
+            color="black",
+            mfc="white",
+            ms=6,
+            label="after division by best k",
+        )
+        axis.axvline(
+            THRESHOLD, color="black", ls="--", lw=1.2, label=f"threshold, about {THRESHOLD:g}"
+        )
+        right = data["mean"].max()
+        for place, mean in zip(places, data["mean"], strict=True):
+            axis.annotate(
+                f"{mean:.2f}", (mean, place), xytext=(8, 0), textcoords="offset points", va="center"
+            )
+        axis.set_yticks(places, names)
+        axis.set_xlim(0, max(right, THRESHOLD) * 1.15)
+        axis.invert_yaxis()
+        axis.grid(visible=False, axis="y")
+        axis.set_xlabel("mean L2 norm of the head's rows")
+        _legend(figure, [axis])
+        _save(figure, data if columns > 1 else None, path)
 
 
 def _legend(figure: Figure, axes: list[Axes]) -> None:
@@ -209,14 +277,20 @@ def _legend(figure: Figure, axes: list[Axes]) -> None:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     figure.legend(
-        entries.values(), entries.keys(), loc="outside lower center", ncols=4, frameon=False
+        entries.values(),
+        entries.keys(),
+        loc="outside lower center",
+        ncols=4 if figure.get_figwidth() > 5 else 2,
+        frameon=False,
     )
 
 
-def _save(figure: Figure, data: pd.DataFrame, path: Path) -> None:
-    """Write the figure, in the format of its suffix, and its data beside it."""
+def _save(figure: Figure, data: pd.DataFrame | None, path: Path) -> None:
+    """Write the figure, in the format of its suffix, and its data, if any, beside it."""
     with atomic_file(path) as temporary:
         options = {"metadata": {"Date": None}} if path.suffix == ".svg" else {}
         figure.savefig(temporary, format=path.suffix.removeprefix("."), dpi=150, **options)
+    if data is None:
+        return
     with atomic_file(path.with_suffix(".csv")) as temporary:
         data.to_csv(temporary, index=False, float_format="%.6g", lineterminator="\n")

@@ -31,11 +31,9 @@ from splade_rescale.positions import most_tokens
 from splade_rescale.row_norms import PERCENTILES, head_norms
 from splade_rescale.scale import canonical_k
 from splade_rescale.settings import NormsSettings, RescaleSettings
+from splade_rescale.threshold import THRESHOLD
 
 __all__ = ["activation_statistics", "format_norms", "head_norms", "measure"]
-
-#: Mean row norm above which the paper's backbones fail without rescaling.
-THRESHOLD = 2.0
 
 
 def measure(

@@ -218,6 +218,15 @@ class PaperSettings(Settings):
     )
 
 
+class ReportSettings(Settings):
+    """The page that shows the results."""
+
+    queries: int = Field(
+        3, ge=1, description="queries, each with a relevant document, whose terms are shown"
+    )
+    terms: int = Field(15, ge=1, le=100, description="terms of most weight shown of each text")
+
+
 class DatasetEntry(Settings):
     """What all data sets of the registry have in common."""
 

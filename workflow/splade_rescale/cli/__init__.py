@@ -21,6 +21,7 @@ from splade_rescale.cli import (
     gpus,
     index,
     norms,
+    report,
     rescale,
     search,
     show,
@@ -51,6 +52,7 @@ app.add_typer(table.commands)
 app.add_typer(card.commands)
 app.add_typer(doctor.commands)
 app.add_typer(show.commands)
+app.add_typer(report.commands, name="report")
 app.add_typer(config.commands, name="config")
 app.add_typer(costs.commands)
 

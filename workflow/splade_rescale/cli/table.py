@@ -12,7 +12,8 @@ from splade_rescale.errors import UserError
 commands = typer.Typer()
 
 
-def _grid(config_file: Path | None, grid: str | None, registries: Path) -> Any:
+def chosen_grid(config_file: Path | None, grid: str | None, registries: Path) -> Any:
+    """The grid of a configuration file, or that of JSON text; one of the two must be given."""
     from splade_rescale.config import Grid, read_experiment, validate
 
     if (config_file is None) == (grid is None):
@@ -40,7 +41,7 @@ def table(
     from splade_rescale.cells import cells_of
     from splade_rescale.table import build_table, format_table, write_table
 
-    chosen = _grid(config_file, grid, registries)
+    chosen = chosen_grid(config_file, grid, registries)
     frame = build_table(
         cells_of(chosen, results), baseline=chosen.baseline_backbone, published=published
     )
@@ -68,7 +69,7 @@ def paper(
     from splade_rescale.paper_files import write_paper
     from splade_rescale.settings import PaperSettings
 
-    chosen = _grid(config_file, grid, registries)
+    chosen = chosen_grid(config_file, grid, registries)
     write_paper(
         cells_of(chosen, results),
         results,
