@@ -144,3 +144,23 @@ def report_commands():
     first = [*parts, "--cores", "all", *given]
     second = [*parts, "--report", "results/report.html", *given]
     return " ".join(f"--command {shlex.quote(' '.join(words))}" for words in (first, second))
+
+
+FIGURES = {
+    "norms": "row norms",
+    "score-against-k": "score against scale",
+    "flops-against-score": "score against cost",
+    "loss": "training loss",
+    "active-d": "active terms, documents",
+    "active-q": "active terms, queries",
+}
+
+
+def figure(name, kind):
+    """A figure or its data, with caption and labels for Snakemake's report."""
+    return report(
+        f"results/report/figures/{name}.{kind}",
+        caption=f"../report/{name}.rst",
+        category="Figures",
+        labels={"figure": FIGURES[name], "as": {"svg": "drawing", "csv": "data"}[kind]},
+    )

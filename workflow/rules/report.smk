@@ -3,25 +3,7 @@
 #
 # `snakemake --report results/report.html` wraps index.html and the figures in Snakemake's own report.
 
-FIGURES = {
-    "norms": "row norms",
-    "score-against-k": "score against scale",
-    "flops-against-score": "score against cost",
-    "loss": "training loss",
-    "active-d": "active terms, documents",
-    "active-q": "active terms, queries",
-}
 PAGE = os.path.relpath(Path(workflow.basedir) / "workflow" / "splade_rescale" / "page")
-
-
-def figure(name, kind):
-    """A figure or its data, with caption and labels for Snakemake's report."""
-    return report(
-        f"results/report/figures/{name}.{kind}",
-        caption=f"../report/{name}.rst",
-        category="Figures",
-        labels={"figure": FIGURES[name], "as": {"svg": "drawing", "csv": "data"}[kind]},
-    )
 
 
 rule report_figures:
