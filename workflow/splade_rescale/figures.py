@@ -260,7 +260,12 @@ def norm_bars(data: pd.DataFrame, path: Path, columns: int = 3) -> None:
         right = data["mean"].max()
         for place, mean in zip(places, data["mean"], strict=True):
             axis.annotate(
-                f"{mean:.2f}", (mean, place), xytext=(8, 0), textcoords="offset points", va="center"
+                f"{mean:.2f}",
+                (mean, place),
+                xytext=(8, 0),
+                textcoords="offset points",
+                va="center",
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
             )
         axis.set_yticks(places, names)
         axis.set_xlim(0, max(right, THRESHOLD) * 1.15)

@@ -1,5 +1,7 @@
 "use strict";
 
+if (window !== window.parent) document.body.classList.add("embedded");
+
 // Sort by a column: numbers as numbers, what is empty after all others in either direction.
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];
@@ -54,7 +56,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
         const expansion = scale[when][place];
         const title = `k = ${scale.k}, ${when} training`;
         const top = Math.max(...expansion.terms.map((term) => term[1]), 1e-9);
-        return list(scale.best ? `${title} ★` : title, expansion, scale.best && when === "after", top);
+        return list(scale.best && when === "after" ? `${title} ★ best k` : title, expansion, scale.best && when === "after", top);
       })));
   };
   const option = (label, value) => Object.assign(make("option", label), { value });
