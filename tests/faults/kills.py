@@ -11,7 +11,7 @@ from pathlib import Path
 
 from splade_rescale.checksums import SUMS, check_sums
 
-from .miniature import TABLE, TARGETS, Miniature, content
+from .miniature import FIGURES, NAMES, PAGE, TABLE, TARGETS, Miniature, content
 from .processes import arguments, descendants, members, send, wait_for_end
 
 _CELL = "results/mini-bert/k1/seed7"
@@ -87,6 +87,13 @@ STAGES = (
     ),
     Stage("table", "table", (TABLE,)),
     Stage("paper", "paper", tuple(f"results/paper/{n}.csv" for n in ("table1", "table2", "beir"))),
+    Stage(
+        "report_figures",
+        "report figures",
+        tuple(f"{FIGURES}/{name}{n}" for name in NAMES for n in (".svg", ".csv", "-narrow.svg")),
+    ),
+    Stage("report_expansions", "report expansions", ("results/report/expansions.json",)),
+    Stage("report", "report page", (PAGE,)),
 )
 
 
