@@ -241,9 +241,11 @@ def content(path: Path) -> object:
     if path.name == "table.csv":
         return timeless_table(path)
     if path.name == "index.html":
-        # When it was made, and the files in it that are compared for themselves.
-        made = r"\d{4}-\d\d-\d\d \d\d:\d\d UTC|data:text/csv;base64,[^\"]+"
-        return re.sub(made, "", path.read_text(encoding="utf-8"))
+        # When and from where it was made, and the files in it that are compared for themselves.
+        time, data = r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", r"data:text/csv;base64,[^\"]+"
+        commands, commit = r'(?<=<section id="made">).*?</pre>', r", at commit <code>[^<]*</code>"
+        made = re.compile("|".join((time, data, commands, commit)), re.DOTALL)
+        return made.sub("", path.read_text(encoding="utf-8"))
     return path.read_bytes()
 
 

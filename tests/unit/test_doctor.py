@@ -1,4 +1,5 @@
 import os
+import shlex
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import PackageNotFoundError
@@ -77,7 +78,7 @@ def test_packages_against_the_lock(tmp_path):
     found = doctor.packages(lock, installed)
     assert found.state == "fail"
     assert found.found.startswith("1 missing: a==1.0; of another version: b")
-    assert found.mend == f"{sys.executable} -m pip install --requirement {lock}"
+    assert found.mend == f"{shlex.quote(sys.executable)} -m pip install --requirement {lock}"
 
 
 def test_java_of_the_lock_runs_and_a_useless_java_home_is_named(monkeypatch, tmp_path):
