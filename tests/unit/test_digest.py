@@ -62,3 +62,15 @@ def test_editing_an_engine_leaves_the_others_alone(edit):
     assert of("index", "engine_bmp") != bmp
     edit("index", "engines", "\nX = 1\n")
     assert of("index", "engine_lucene") != lucene
+
+
+def test_a_loss_of_a_module_of_its_own_leaves_the_others_alone(edit):
+    def of(*stages):
+        return digest.code_digest(*stages)
+
+    edit("train", "loss_own", "X = 1\n")
+    before, own = of("train", "train_losses"), of("train", "loss_own")
+    edit("train", "loss_table", '\nLOSSES["own"] = Loss("loss_own", "own", "my own")\n')
+    edit("train", "loss_own", "Y = 1\n")
+    assert of("train", "train_losses") == before
+    assert of("train", "loss_own") != own

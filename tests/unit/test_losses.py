@@ -1,6 +1,12 @@
+import subprocess
+import sys
+
 import pytest
 import torch
+from splade_rescale.loss_table import LOSSES
 from splade_rescale.losses import contrastive, flops, kl, lambda_at, margin_mse, pair_scores
+from splade_rescale.settings import TrainSettings
+from splade_rescale.train_losses import Batch, loss_named
 
 
 @pytest.fixture
@@ -51,3 +57,19 @@ def test_lambda_rises_quadratically_then_stays():
     assert values == [0, 2, 8, 8]
     assert lambda_at(0, 90, 0, 8.0) == 8
     assert lambda_at(45, 90, 1, 8.0) == 2
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_of_the_table_gives_gradients(vectors, name):
+    settings = TrainSettings(dataset="x", loss=name)
+    queries, *documents = [vector.requires_grad_() for vector in vectors]
+    teacher = torch.randn(4, 2) if LOSSES[name].needs else None
+    loss = loss_named(name)(Batch(queries, documents, teacher), settings)
+    assert loss.shape == ()
+    loss.backward()
+    assert all(vector.grad.any() for vector in vectors)
+
+
+def test_the_table_is_read_without_torch():
+    code = "import sys, splade_rescale.settings; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

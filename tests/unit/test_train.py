@@ -626,7 +626,7 @@ def test_checkpoints_of_another_run_are_not_taken(
     elif changed == "init":
         quiet(init, 0.01)
     else:
-        monkeypatch.setattr(checkpoints, "code_digest", lambda stage: "another")
+        monkeypatch.setattr(checkpoints, "code_digest", lambda *stages: "another")
     capsys.readouterr()
     run(init, rows, "new", seed=seed, **options)
     assert "resuming" not in capsys.readouterr().err

@@ -1,4 +1,5 @@
 # What rules ask of the experiment: files and settings that depend on wildcards.
+from splade_rescale.loss_table import LOSSES
 
 
 def settings(model):
@@ -27,6 +28,12 @@ def gpus(name):
 
 def train_dataset(wildcards):
     return f"resources/datasets/{ARMS[wildcards.arm].train.dataset}"
+
+
+def train_code(wildcards):
+    """The code of training with the loss of a job's arm, and where the table says that it lies."""
+    loss = LOSSES[ARMS[wildcards.arm].train.loss]
+    return f"{code_digest('train', loss.module)} {loss.module}.{loss.function}"
 
 
 def dataset_entry(wildcards):

@@ -24,7 +24,7 @@ rule train:
         checkpoints=f"{ROOT}/checkpoints",
         launcher=launcher,
         settings=stage("train"),
-        code=code_digest("train"),
+        code=train_code,
     message:
         "train: {wildcards.arm}{wildcards.backbone} at k = {wildcards.k}, seed {wildcards.seed}"
     shell:

@@ -19,6 +19,7 @@ from splade_rescale.checksums import check_sums, sha256, sums
 from splade_rescale.digest import code_digest
 from splade_rescale.errors import UserError
 from splade_rescale.files import atomic_file, canonical_json, read_json, sync, write_json
+from splade_rescale.loss_table import LOSSES
 from splade_rescale.settings import TrainSettings
 
 _COMPLETE = "COMPLETE"
@@ -80,7 +81,7 @@ def fingerprint(
         "settings": settings.model_dump(),
         "seed": seed,
         "processes": processes,
-        "code": code_digest("train"),
+        "code": code_digest("train", LOSSES[settings.loss].module),
     }
     return hashlib.sha256(canonical_json(made_of).encode()).hexdigest()
 

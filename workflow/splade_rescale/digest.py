@@ -12,7 +12,9 @@ from pathlib import Path
 
 PACKAGE = "splade_rescale"
 #: Modules whose effect on a result is in the parameters of its rule, not in their code.
-INTERFACE = frozenset({"cli", "config", "settings", "errors", "files", "checksums", "digest"})
+INTERFACE = frozenset(
+    {"cli", "config", "settings", "loss_table", "errors", "files", "checksums", "digest"}
+)
 
 
 @cache

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from splade_rescale.errors import UserError
+from splade_rescale.loss_table import LOSSES
 from splade_rescale.parquet_files import ERRORS, read_table
 from splade_rescale.settings import TrainSettings
 
@@ -19,8 +20,8 @@ def read_pairs(path: Path, settings: TrainSettings, processes: int = 1) -> pa.Ta
     """The columns of train.parquet that a training takes, and the rows, checked.
 
     Args:
-        path: parquet file. Query and positive are taken, negative if it is there; distillation
-            needs it, and positive_score and negative_score as well.
+        path: parquet file. Query and positive are taken, negative if it is there, and all that the
+            loss needs.
         settings: loss, batch size, most rows.
         processes: each takes a batch of its own in every step.
 
@@ -28,12 +29,12 @@ def read_pairs(path: Path, settings: TrainSettings, processes: int = 1) -> pa.Ta
         UserError: unreadable, a column is missing or of another type, a value is missing or not
             finite, or there are too few rows for one batch.
     """
-    distils = settings.loss != "contrastive"
+    needs = LOSSES[settings.loss].needs
     texts = ["query", "positive"]
-    scores = ["positive_score", "negative_score"] if distils else []
+    scores = [name for name in needs if name != "negative"]
     try:
         present = pq.read_schema(path).names
-        if distils or "negative" in present:
+        if "negative" in (*needs, *present):
             texts.append("negative")
         missing = [name for name in [*texts, *scores] if name not in present]
         if missing:

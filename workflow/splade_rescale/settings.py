@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from splade_rescale.loss_table import LOSSES
+
 SLUG_PATTERN = r"^[a-z0-9][a-z0-9.-]*$"
 Slug = Annotated[str, Field(pattern=SLUG_PATTERN)]
 
@@ -62,10 +64,9 @@ class TrainSettings(Settings):
     """SPLADE training; the defaults are the paper's where it states them."""
 
     dataset: Slug = Field(description="data set whose train.parquet is trained on")
-    loss: Literal["contrastive", "margin-mse", "kl"] = Field(
+    loss: Literal[tuple(LOSSES)] = Field(
         "contrastive",
-        description="contrastive: in-batch softmax cross-entropy (the paper); margin-mse and kl: "
-        "distillation from teacher scores in train.parquet",
+        description="; ".join(f"{name}: {loss.about}" for name, loss in LOSSES.items()),
     )
     temperature: float = Field(1.0, gt=0, description="scores are divided by it before the softmax")
     lambda_q: float = Field(5e-2, ge=0, description="weight of FLOPS over queries after the ramp")

@@ -20,20 +20,21 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, load_model, save_file, save_model
-from torch import Tensor, distributed, nn
-from torch.autograd.function import once_differentiable
+from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from splade_rescale import checkpoints as store
+from splade_rescale.devices import gather, is_distributed
 from splade_rescale.errors import UserError
 from splade_rescale.files import atomic_folder, naming, read_json, write_json
 from splade_rescale.head import load_tokenizer
-from splade_rescale.losses import contrastive, flops, kl, lambda_at, margin_mse, pair_scores
+from splade_rescale.losses import flops, lambda_at
 from splade_rescale.pairs import Collator, Pairs, read_pairs
 from splade_rescale.positions import check_length
 from splade_rescale.settings import TrainSettings
 from splade_rescale.splade import Splade
 from splade_rescale.train_log import MEASURES, Journal
+from splade_rescale.train_losses import Batch, loss_named
 
 _WEIGHTS = "weights.safetensors"
 _WEIGHTS_BEFORE = "weights-before.safetensors"
@@ -214,23 +215,11 @@ def objective(
     Returns:
         The loss, and a detached scalar for each measure of the log.
     """
-    if settings.loss == "contrastive":
-        first, candidates = 0, documents
-        if settings.negatives == "gathered" and _distributed():
-            candidates = [_gather(column) for column in documents]
-            first = distributed.get_rank() * len(queries)
-        main = contrastive(queries, torch.cat(candidates), settings.temperature, first)
-    else:
-        scores = pair_scores(queries, *documents)
-        if settings.loss == "margin-mse":
-            main = margin_mse(scores, teacher)
-        else:
-            main = kl(scores, teacher, settings.temperature)
-
+    main = loss_named(settings.loss)(Batch(queries, documents, teacher), settings)
     together = torch.cat(documents)
-    gathered = settings.flops == "gathered" and _distributed()
-    flops_q = flops(_gather(queries) if gathered else queries)
-    flops_d = flops(_gather(together) if gathered else together)
+    gathered = settings.flops == "gathered" and is_distributed()
+    flops_q = flops(gather(queries) if gathered else queries)
+    flops_d = flops(gather(together) if gathered else together)
     weighted_q = flops_q * lambda_at(step, total_steps, settings.ramp, settings.lambda_q)
     weighted_d = flops_d * lambda_at(step, total_steps, settings.ramp, settings.lambda_d)
     loss = main + weighted_q + weighted_d
@@ -247,30 +236,6 @@ def objective(
         "mean_score": queries.mean(dim=0) @ together.mean(dim=0),
     }
     return loss, {name: value.detach() for name, value in measures.items()}
-
-
-def _distributed() -> bool:
-    return distributed.is_available() and distributed.is_initialized()
-
-
-def _gather(rows: Tensor) -> Tensor:
-    """The rows of all devices, `[devices x rows, ...]` in the order of ranks, with gradients."""
-    return _Gather.apply(rows)
-
-
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:
-        everyone = rows.new_empty((distributed.get_world_size() * len(rows), *rows.shape[1:]))
-        distributed.all_gather_into_tensor(everyone, rows.contiguous())
-        return everyone
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        gradient = gradient.clone(memory_format=torch.contiguous_format)
-        distributed.all_reduce(gradient)  # each device's loss depends on these rows
-        return gradient.chunk(distributed.get_world_size())[distributed.get_rank()]
 
 
 class _DivergedError(Exception):
