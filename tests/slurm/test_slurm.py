@@ -78,12 +78,21 @@ def profile(folder: Path, **memory: str) -> Path:
     return folder
 
 
+def python_elsewhere(folder: Path) -> str:
+    """This Python from an environment whose path has a blank and a quote."""
+    environment = folder / "it's an environment"
+    if not environment.exists():
+        environment.symlink_to(sys.prefix)
+    return str(environment / "bin" / Path(sys.executable).name)
+
+
 def start(slurm: Cluster, workflow: Workflow, profile: Path, *targets: str) -> subprocess.Popen:
     """Start Snakemake as a user does; only the first look at the jobs' states comes sooner."""
     sooner = ("--slurm-init-seconds-before-status-checks", "3")
+    _, *options = workflow.command("--profile", str(profile), *sooner, *targets)
     with (workflow.folder / "snakemake.log").open("w") as log:
         return subprocess.Popen(
-            workflow.command("--profile", str(profile), *sooner, *targets),
+            [python_elsewhere(workflow.folder.parent), *options],
             cwd=workflow.folder,
             env={**workflow.environment, "PATH": slurm.environment["PATH"]},
             stdout=log,
@@ -161,7 +170,11 @@ class Disturbed:
         """Wait until the training has gone on from another checkpoint than the last time."""
 
         def resumed() -> str | None:
-            found = re.search(r"resuming from \S*checkpoint-(\d+)", self.log.read_text())
+            try:
+                log = self.log.read_text()
+            except FileNotFoundError:  # Snakemake takes it away when the job starts again
+                return None
+            found = re.search(r"resuming from \S*checkpoint-(\d+)", log)
             return found[1] if found and found[1] not in self.resumed else None
 
         self.resumed.append(until(resumed, "the training goes on", process))

@@ -26,6 +26,10 @@ os.environ.update(
     ),
 )
 
+# Snakemake's executors for clusters write this path into a shell command as it stands; PATH has it.
+if shlex.quote(sys.executable) != sys.executable:
+    sys.executable = Path(sys.executable).name
+
 try:
     if workflow.is_main_process and not workflow.dryrun:
         check_writable(Path.cwd())
