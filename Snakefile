@@ -6,7 +6,7 @@ min_version("9.0")
 # With --configfile the default is left out, so that nothing of its grid leaks into another.
 if not workflow.overwrite_configfiles:
 
-    configfile: workflow.source_path("config/config.yaml")
+    configfile: f"{workflow.basedir}/config/config.yaml"
 
 
 include: "workflow/rules/common.smk"

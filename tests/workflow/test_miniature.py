@@ -1,5 +1,8 @@
 import json
+import re
 import shutil
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
@@ -136,6 +139,19 @@ def test_another_engine_finds_the_same_on_the_same_vectors(finished, tmp_path):
         assert found["engine"] == engine
         assert found["exact_queries"] == PYDOCS["queries"]
         assert found["exact_recall@10"] > 0.5
+
+
+def test_the_embedded_experiment_goes_by_its_file(tmp_path):
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
+    plan = subprocess.run(
+        [*command, "--dry-run", "--printshellcmds", "--cores", "1", "results/report/index.html"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    (source,) = set(re.findall(r'"source": "([^"]*config\.yaml)"', plan))
+    assert (tmp_path / source).resolve() == ROOT / "config/config.yaml"
 
 
 def test_the_embedded_grid_does_not_leak_into_another_file(finished):

@@ -152,6 +152,7 @@ def flops_against_score(data: pd.DataFrame, path: Path, columns: int = 3) -> Non
                         f"{k:g}", (a, b), xytext=(4, 3), textcoords="offset points", size=7
                     )
             axis.set_xscale("symlog", linthresh=0.1)
+            axis.margins(x=0.08, y=0.12)  # room for the numbers above and beside the marks
             axis.set_xlim(left=0)
             axis.set_ylim(bottom=0)
             axis.set_title(name)

@@ -33,7 +33,7 @@ _FORMATS = {
     "p_holm_vs_k1": ".2g",
     "active_terms_q": ".1f",
     "active_terms_d": ".1f",
-    "FLOPS": ".3f",
+    "FLOPS": ".5g",
     "norm_after": ".3f",
     "last_loss": ".3f",
     "exact_recall@10": ".3f",
