@@ -1,4 +1,5 @@
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,13 @@ def test_show_names_a_damaged_file(tmp_path):
     (place.files.folder / "metrics.json").write_text('{"queries": 3}')
     with pytest.raises(UserError, match=r"metrics\.json: lacks 'measures'"):
         show(place)
+
+
+@pytest.mark.parametrize("root", [".", "it's a $HOME; folder"])
+def test_commands_are_quoted_for_the_shell(root):
+    place = CellPlace.of(Path(root) / "results/b/k1/seed7/my $data; x")
+    words = shlex.split(place.command(place.files.folder / "metrics.json"))
+    where = [] if root == "." else ["--directory", root]
+    target = "results/b/k1/seed7/my $data; x/metrics.json"
+    assert words == ["snakemake", "--cores", "all", *where, target]
+    assert shlex.join(words) in show(place)

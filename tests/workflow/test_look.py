@@ -9,11 +9,12 @@ import pandas as pd
 import pytest
 from docs.blocks import blocks, run
 from huggingface_hub import ModelCard
-from miniature import Workflow
+from miniature import MINI, Workflow
 from splade_rescale.card import card, write_card
 from splade_rescale.cell_place import CellPlace
 from splade_rescale.errors import UserError
 from splade_rescale.query import ask, format_answer
+from splade_rescale.runs import read_run
 from splade_rescale.settings import SearchSettings
 from splade_rescale.show import show
 
@@ -44,7 +45,7 @@ def test_query_finds_what_the_run_found_and_the_terms_add_up(finished):
     with gzip.open(place.files.folder / "run.trec.gz", "rt") as file:
         run = [line.split() for line in file]
     for row in queries.iloc[:3].itertuples():
-        answer = ask(place, row.text, 4, SearchSettings())
+        answer = ask(place, row.text, 4)
         expected = [(hit[2], float(hit[4])) for hit in run if hit[0] == row.query_id][:4]
         assert [(hit.doc_id, hit.score) for hit in answer.hits] == expected
         for hit in answer.hits:
@@ -55,12 +56,39 @@ def test_query_finds_what_the_run_found_and_the_terms_add_up(finished):
         assert f"1. {expected[0][0]}  score {expected[0][1]:g}\n" in printed
 
 
+@pytest.mark.parametrize(
+    ("index", "options"),
+    [
+        ({"engine": "exact"}, {}),
+        ({"engine": "bmp"}, {"bmp": {"beta": 0.3}}),
+        ({"engine": "seismic", "seismic": {"n_postings": 2}}, {"seismic": {"query_cut": 1}}),
+    ],
+)
+def test_query_searches_as_the_cell_was_searched(finished, tmp_path, index, options):
+    """With options under which bmp and seismic find fewer documents than by default."""
+    shutil.copytree(finished.folder, tmp_path / "copy", symlinks=True)
+    workflow = Workflow(tmp_path / "copy", {**MINI, "index": index, "search": options})
+    workflow.run("--cores", "2", "results/mini-bert/k1/seed7/mini/metrics.json")
+    place = cell(workflow)
+    queries = pd.read_parquet(place.dataset_folder / "queries.parquet")
+    found, otherwise = {}, {}
+    for row in queries.itertuples():
+        for answers, settings in ((found, None), (otherwise, SearchSettings())):
+            answer = ask(place, row.text, 1000, settings)
+            assert answer.engine == index["engine"]
+            answers[row.query_id] = {hit.doc_id: hit.score for hit in answer.hits}
+    for query_id, hits in found.items():
+        assert (len(hits) < len(otherwise[query_id])) == bool(options)
+    if index["engine"] != "bmp":  # whose beta cuts by chance among terms of equal weight
+        assert found == read_run(place.files.folder / "run.trec.gz")
+
+
 def test_query_says_what_to_make_first(finished):
     place = CellPlace.of(finished.folder / "results/mini-bert/k3/seed7/mini")
     with pytest.raises(
         UserError, match=r"make it with: snakemake .* results/mini-bert/k3/seed7/mo"
     ):
-        ask(place, "text", 3, SearchSettings())
+        ask(place, "text", 3)
 
 
 def test_every_trained_model_has_a_card_with_its_scores(finished):

@@ -4,7 +4,6 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import get_args
 
 from snakemake.exceptions import WorkflowError
 
@@ -16,7 +15,7 @@ from splade_rescale.gpus import visible
 from splade_rescale.owner import check_writable, release_stale_locks
 from splade_rescale.provenance import settings_of
 from splade_rescale.scale import AUTO
-from splade_rescale.settings import DatasetEntry, IndexSettings
+from splade_rescale.settings import DatasetEntry, for_engine
 
 # Jobs run the Python that Snakemake runs in, or that of their conda environment, and this package.
 os.environ.update(

@@ -8,8 +8,7 @@ def settings(model):
 
 def engine_settings(model):
     """Settings of index or search, without the options of other engines."""
-    others = set(get_args(IndexSettings.model_fields["engine"].annotation)) - {cfg.index.engine}
-    return canonical_json(model.model_dump(exclude=others))
+    return canonical_json(for_engine(model, cfg.index.engine))
 
 
 def stage(name):

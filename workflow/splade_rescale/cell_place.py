@@ -109,5 +109,6 @@ class CellPlace:
 
     def command(self, target: Path) -> str:
         """The Snakemake command that makes a file of the cell."""
-        place = "" if self.root == Path() else f" --directory {shlex.quote(str(self.root))}"
-        return f"snakemake --cores all{place} {target.relative_to(self.root).as_posix()}"
+        place = [] if self.root == Path() else ["--directory", str(self.root)]
+        words = ["snakemake", "--cores", "all", *place, target.relative_to(self.root).as_posix()]
+        return shlex.join(words)

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import scipy.sparse as sp
 
 from splade_rescale.cell_place import CellPlace
+from splade_rescale.config import validate
 from splade_rescale.encode import encode_texts, stats_path
 from splade_rescale.engines import Documents, engine
 from splade_rescale.errors import UserError
@@ -50,7 +51,7 @@ def ask(
     place: CellPlace,
     text: str,
     hits: int,
-    settings: SearchSettings,
+    settings: SearchSettings | None = None,
     *,
     threads: int = 1,
     memory_mb: int | None = None,
@@ -61,7 +62,8 @@ def ask(
         place: of a cell that has its model, vectors and index.
         text: the query.
         hits: documents wanted.
-        settings: options of the engines.
+        settings: options of the engine; if unset, those of the cell's own search, or the defaults
+            where the cell has not been searched.
         threads: processors to use.
         memory_mb: largest Java heap in MiB.
 
@@ -97,8 +99,9 @@ def ask(
     found: list[tuple[str, float]] = []
     if built["indexed"] and query.nnz:
         search = engine(built["engine"]).search
+        chosen = settings or _search_settings(files.folder / "search.json")
         options = {"most": hits, "threads": threads, "memory_mb": memory_mb}
-        found = next(iter(search(index, query, settings, **options))).hits[:hits]
+        found = next(iter(search(index, query, chosen, **options))).hits[:hits]
 
     ids = [doc_id for doc_id, _ in found]
     documents = _vectors_of(ids, shards, built["quantization"])
@@ -126,6 +129,11 @@ def ask(
         built["engine"],
         built["quantization"],
     )
+
+
+def _search_settings(path: Path) -> SearchSettings:
+    recorded = read_json_object(path).get("settings", {}) if path.is_file() else {}
+    return validate(SearchSettings, recorded, str(path))
 
 
 def format_answer(answer: Answer, terms: int) -> str:

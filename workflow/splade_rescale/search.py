@@ -19,7 +19,7 @@ from splade_rescale.errors import UserError
 from splade_rescale.files import read_json
 from splade_rescale.index import STATISTICS
 from splade_rescale.runs import Hits, write_run
-from splade_rescale.settings import Bm25Settings, SearchSettings
+from splade_rescale.settings import Bm25Settings, SearchSettings, for_engine
 from splade_rescale.vectors import quantise, read_vectors, string_rows
 
 TAG = "splade-rescale"
@@ -136,11 +136,11 @@ def search_impact(
         progress: show a bar.
 
     Returns:
-        engine, queries, queries_without_hits, queries_empty (no term after quantisation),
-        mean_hits, seconds, queries_per_second; ms_per_query, its median and its 95th percentile
-        (the search alone, without opening the index and without writing the run); exact_queries
-        (queries compared that have hits) and exact_recall@10 (see `agreement.exact_recall`; None if
-        there are none).
+        engine, settings (without the options of other engines), queries, queries_without_hits,
+        queries_empty (no term after quantisation), mean_hits, seconds, queries_per_second;
+        ms_per_query, its median and its 95th percentile (the search alone, without opening the
+        index and without writing the run); exact_queries (queries compared that have hits) and
+        exact_recall@10 (see `agreement.exact_recall`; None if there are none).
 
     Raises:
         UserError: the index, the queries or the corpus are missing, damaged or of another kind.
@@ -191,6 +191,7 @@ def search_impact(
     return {
         **statistics,
         "engine": name,
+        "settings": for_engine(settings, name),
         "queries_empty": int((quantised.indptr[1:] == quantised.indptr[:-1]).sum()),
         "exact_queries": compared,
         f"exact_recall@{DEPTH}": recall,

@@ -5,7 +5,7 @@ the errors of a bad configuration both come from here. Settings are frozen: a st
 it was given.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -195,6 +195,12 @@ class SearchSettings(Settings):
     )
     bmp: BmpSearchSettings = BmpSearchSettings()
     seismic: SeismicSearchSettings = SeismicSearchSettings()
+
+
+def for_engine(settings: IndexSettings | SearchSettings, engine: str) -> dict[str, Any]:
+    """The settings as JSON has them, without the options of other engines."""
+    others = set(get_args(IndexSettings.model_fields["engine"].annotation)) - {engine}
+    return settings.model_dump(mode="json", exclude=others)
 
 
 class Bm25Settings(Settings):

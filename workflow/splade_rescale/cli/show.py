@@ -49,7 +49,7 @@ def query(
         CellPlace.of(cell),
         text,
         hits,
-        read_settings(SearchSettings, settings),
+        None if settings is None else read_settings(SearchSettings, settings),
         threads=threads or 1,
         memory_mb=memory_mb,
     )
