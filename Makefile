@@ -1,10 +1,10 @@
-# make table · make report · make test · make rehearse · make reliability: each sets up .venv by itself when the lock or the package changed.
+# make table · make report · make test · make rehearse · make reliability · make bench: each sets up .venv by itself when the lock or the package changed.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 CORES ?= all
 STAMP := .venv/.installed
 SNAKEMAKE := .venv/bin/python -m snakemake
 
-.PHONY: table report rehearse reliability bench-engines test test-slurm lint format lock schema clean
+.PHONY: table report rehearse reliability bench bench-engines test test-slurm lint format lock schema clean
 
 table: $(STAMP)
 	$(SNAKEMAKE) --cores $(CORES) results/table.csv
@@ -21,6 +21,10 @@ rehearse: $(STAMP)
 # Kill every stage, damage files, fill the disk, ...; writes docs/reliability.md.
 reliability: $(STAMP)
 	PYTHONPATH=tests:workflow .venv/bin/python -m faults
+
+# Training steps side by side with sentence-transformers and the plain formula; see docs/speed.md.
+bench: $(STAMP)
+	PYTHONPATH=tests:workflow .venv/bin/python -m bench.speed
 
 # Index and search made-up corpora by every engine; up to 8 GiB of memory and 4 GB of disk.
 bench-engines: $(STAMP)

@@ -1,0 +1,74 @@
+"""`make bench`: speed and memory side by side with sentence-transformers and the plain formula.
+
+Writes a CSV and a plot for each part and prints the table: ratios, never seconds. It stops with
+an error if the sides do not compute the same.
+
+    PYTHONPATH=tests:workflow python -m bench.speed --parts training --cases bert-2x128
+"""
+
+import argparse
+import csv
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench import training
+from bench.cases import CASES
+from bench.measure import Process
+from bench.plot import draw
+from splade_rescale.files import atomic_file
+
+ROOT = Path(__file__).parents[2]
+Rows = list[dict[str, Any]]
+#: Part -> rows of a case, given its name, repetitions, threads and the machine's FLOP/s.
+PARTS: dict[str, Callable[[str, int, int, float], Rows]] = {"training": training.compare}
+
+
+def write_csv(path: Path, rows: Rows) -> None:
+    """Write rows of equal columns, numbers to four digits."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as temporary, temporary.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: _short(value, 4) for key, value in row.items()} for row in rows)
+
+
+def markdown(rows: Rows) -> str:
+    """Rows as a Markdown table."""
+    lines = [list(rows[0]), ["---"] * len(rows[0])]
+    lines += [[_short(value, 3) for value in row.values()] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _short(value: Any, digits: int) -> str:
+    if value is None:
+        return ""
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+
+
+def main() -> None:
+    """Run the parts and cases that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated; default: all")
+    parser.add_argument("--cases", default=",".join(CASES), help="comma-separated; default: all")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "bench")
+    options = parser.parse_args()
+
+    with Process("measure", {}, options.threads) as process:
+        gemm_rate = process()["gemm_rate"]
+    for part in options.parts.split(","):
+        rows = [
+            row
+            for case in options.cases.split(",")
+            for row in PARTS[part](case, options.repetitions, options.threads, gemm_rate)
+        ]
+        write_csv(options.out / f"{part}.csv", rows)
+        draw(rows, options.out / f"{part}.svg", part)
+        print(f"{part}, {options.threads} threads\n\n{markdown(rows)}\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()
