@@ -1,10 +1,12 @@
-# make table · make report · make test · make rehearse · make reliability · make bench: each sets up .venv by itself when the lock or the package changed.
+# make install · make table · make report · make test · make rehearse · make reliability · make bench: each sets up .venv by itself when the lock or the package changed.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 CORES ?= all
 STAMP := .venv/.installed
 SNAKEMAKE := .venv/bin/python -m snakemake
 
-.PHONY: table report rehearse reliability bench bench-engines test test-slurm lint format lock schema clean
+.PHONY: install table report rehearse reliability bench bench-engines test test-slurm lint format lock schema clean
+
+install: $(STAMP)
 
 table: $(STAMP)
 	$(SNAKEMAKE) --cores $(CORES) results/table.csv

@@ -34,6 +34,12 @@ def blocks(path: Path) -> list[Block]:
     return found
 
 
+def named_file(block: Block) -> str | None:
+    """The file that a block is, where its first line is a comment with nothing but a path."""
+    found = re.match(r"# ([\w./-]+\.\w+)\n", block.text)
+    return found[1] if found else None
+
+
 def run(block: Block, folder: Path, **environment: str) -> str:
     """Run a sh or python block as a reader would, in `folder`; returns what it printed."""
     command = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}
