@@ -1,5 +1,8 @@
+import weakref
+
 import pytest
 import torch
+from splade_rescale import pooling
 from splade_rescale.pooling import splade_max_pool
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -121,25 +124,97 @@ def test_tied_matrix_takes_both_gradients():
     torch.testing.assert_close(*found)
 
 
-class Largest(TorchDispatchMode):
-    elements = 0
+@pytest.mark.parametrize("backward", ["sparse", "dense"])
+@pytest.mark.parametrize("shift", [-9, 0])
+@pytest.mark.parametrize("device", [pooling._CPU, pooling._GPU])
+def test_positions_of_few_and_of_many_active_terms(monkeypatch, backward, shift, device):
+    """Both ways to find positions, with either kind of device's sizes."""
+    monkeypatch.setattr(pooling, "_device", lambda _: device)
+    leaves, mask = inputs()
+    leaves[2].data += shift
+    ours, our_gradients = both(splade_max_pool, leaves, mask, backward=backward)
+    few = (ours > 0).double().mean() < pooling._CPU.searched_part
+    assert few == (shift < 0)
+    theirs, their_gradients = both(plain, leaves, mask)
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(our_gradients, their_gradients)
+    assert all(gradient.any() for gradient in our_gradients)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_backward_passes_agree_under_bfloat16_autocast(bias):
+    leaves, mask = inputs(torch.float32, bias=bias)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        sparse, sparse_gradients = both(splade_max_pool, leaves, mask, backward="sparse")
+        dense, dense_gradients = both(splade_max_pool, leaves, mask, backward="dense")
+    assert torch.equal(sparse, dense)
+    # The positions are the same; the dense products round their factors to eight bits.
+    for one, other in zip(sparse_gradients, dense_gradients, strict=True):
+        assert (one - other).norm() <= 2**-8 * one.norm()
+
+
+class Memory(TorchDispatchMode):
+    """Largest tensor that is made, and most bytes of made tensors that live at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements = self.living = self.peak = 0
+        self.users = {}
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         outputs = result if isinstance(result, (tuple, list)) else [result]
-        sizes = [t.numel() for t in outputs if isinstance(t, torch.Tensor)]
-        self.elements = max([self.elements, *sizes])
+        for tensor in outputs:
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.numel())
+                self._count(tensor)
         return result
+
+    def _count(self, tensor):
+        storage = tensor.untyped_storage()
+        place, size = storage.data_ptr(), storage.nbytes()
+        if place not in self.users:
+            self.users[place] = 0
+            self.living += size
+            self.peak = max(self.peak, self.living)
+        self.users[place] += 1
+        weakref.finalize(tensor, self._forget, place, size)
+
+    def _forget(self, place, size):
+        self.users[place] -= 1
+        if not self.users[place]:
+            del self.users[place]
+            self.living -= size
+
+
+def memory_of_a_pass(batch, seq, width, vocab, function=splade_max_pool, bias=-4.0, **options):
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(batch, seq, width, generator=generator).requires_grad_()
+    weight = torch.randn(vocab, width, generator=generator).requires_grad_()
+    offset = torch.full((vocab,), bias, requires_grad=True)
+    mask = torch.ones(batch, seq, dtype=torch.long)
+    with Memory() as seen:
+        function(hidden, mask, weight, offset, **options).sum().backward()
+    assert all(leaf.grad.any() for leaf in (hidden, weight, offset))
+    return seen
 
 
 @pytest.mark.parametrize("backward", ["sparse", "dense"])
-def test_logits_are_never_whole(backward):
-    batch, seq, width, vocab = 16, 32, 4, 1000
-    hidden = torch.randn(batch, seq, width, requires_grad=True)
-    weight = torch.randn(vocab, width, requires_grad=True)
-    mask = torch.ones(batch, seq)
-    with Largest() as seen:
-        pooled = splade_max_pool(hidden, mask, weight, block_bytes=1 << 16, backward=backward)
-        pooled.sum().backward()
-    assert hidden.grad.any() and weight.grad.any()
-    assert seen.elements < 4 * batch * vocab < batch * seq * vocab
+@pytest.mark.parametrize("device", [pooling._CPU, pooling._GPU])
+def test_logits_are_never_whole(monkeypatch, backward, device):
+    """A training step's size: 32 texts of 128 tokens, BERT's vocabulary."""
+    monkeypatch.setattr(pooling, "_device", lambda _: device)
+    batch, seq, vocab = 32, 128, 30_522
+    seen = memory_of_a_pass(batch, seq, 2, vocab, backward=backward)
+    assert batch * vocab <= seen.elements <= max(batch * vocab, device.block_bytes // 4)
+    assert seen.elements < batch * seq * vocab / 7
+    assert seen.peak < 4 * batch * seq * vocab / 3
+
+
+@pytest.mark.parametrize("backward", ["sparse", "dense"])
+def test_memory_is_flat_in_the_length(backward):
+    size = {"batch": 8, "width": 2, "vocab": 5_000, "bias": 100.0}  # all terms are active
+    options = {"block_bytes": 1 << 18, "backward": backward}
+    short, long = (memory_of_a_pass(seq=seq, **size, **options).peak for seq in (32, 512))
+    assert short < 1.2 * long and long < 1.2 * short
+    assert memory_of_a_pass(seq=512, **size, function=plain).peak > 20 * long

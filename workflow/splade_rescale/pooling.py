@@ -5,26 +5,39 @@ inactive term. So the forward pass keeps the arg-max alone, and the backward pas
 with a matrix of one non-zero per active term.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-# Largest block of logits, in bytes, and texts per block. On a CPU the block should stay in the
-# cache; on a GPU large blocks save kernel launches.
-_BLOCK_BYTES = {"cpu": 8 << 20}
-_BLOCK_BYTES_GPU = 512 << 20
-_BLOCK_TEXTS = {"cpu": 8}
-_BLOCK_TEXTS_GPU = 32
 
-# Time of one active term in the sparse backward pass, in units of one logit in the dense one.
-# Measured on a CPU (10 to 12 at widths 384 and 128); on a GPU estimated from memory bandwidth.
-_SPARSE_COST = {"cpu": 10}
-_SPARSE_COST_GPU = 64
+class _Device(NamedTuple):
+    """How a kind of device works best."""
+
+    block_bytes: int  # largest block of logits
+    block_texts: int  # most texts in a block
+    # Time of one active term in the sparse backward pass, in units of one logit in the dense one.
+    sparse_cost: int
+    # Look for the position of a maximum only where the term is active, if no more than this part
+    # of a block is; 0 looks everywhere.
+    searched_part: float
+
+
+# A block should stay in the cache, and a maximum with its position is slow. The cost was measured
+# (10 to 12 at widths 384 and 128).
+_CPU = _Device(2 << 20, 8, 10, 0.25)
+# Large blocks save kernel launches; a batch of 32 texts of 128 tokens still takes several. To wait
+# for the number of active terms costs more than their positions. The cost is estimated from memory
+# bandwidth.
+_GPU = _Device(64 << 20, 32, 64, 0.0)
 
 Backward = Literal["auto", "sparse", "dense"]
+
+
+def _device(device: torch.device) -> _Device:
+    return _CPU if device.type == "cpu" else _GPU
 
 
 def splade_max_pool(
@@ -48,7 +61,7 @@ def splade_max_pool(
         mask: non-zero where a token stands, `[batch, seq]`; padding may stand anywhere.
         weight: output projection, `[vocab, d]`.
         bias: its bias, `[vocab]`, or None.
-        block_bytes: bound on one block of logits; by default 8 MiB on a CPU, 512 MiB elsewhere.
+        block_bytes: bound on one block of logits; by default 2 MiB on a CPU, 64 MiB elsewhere.
         backward: `sparse` costs per active term, `dense` per logit; `auto` takes the cheaper.
 
     Returns:
@@ -59,7 +72,7 @@ def splade_max_pool(
         product_type = torch.get_autocast_dtype(device)
     else:
         product_type = torch.promote_types(hidden.dtype, weight.dtype)
-    block_bytes = block_bytes or _BLOCK_BYTES.get(device, _BLOCK_BYTES_GPU)
+    block_bytes = block_bytes or _device(hidden.device).block_bytes
     needs_gradient = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in (hidden, weight, bias)
     )
@@ -91,6 +104,8 @@ def _pool(
 ) -> tuple[Tensor, Tensor | None]:
     """Term weights `[batch, vocab]` and, if asked, each maximum's position in its text (int32).
 
+    Positions are those of active terms; what stands at the others has no meaning.
+
     Texts are taken in order of length, a few at a time and trimmed to the longest, with their
     tokens in front; what padding is left repeats a text's first token, so it cannot win alone.
     """
@@ -108,10 +123,10 @@ def _pool(
     half = product_type.itemsize < 4
     early_bias = bias.to(product_type)[:, None] if bias is not None and half else None
     maximum = hidden.new_empty((batch, vocab), dtype=product_type)
-    argmax = hidden.new_empty((batch, vocab), dtype=torch.int32) if positions else None
+    argmax = hidden.new_zeros((batch, vocab), dtype=torch.int32) if positions else None
     by_length = lengths.argsort(stable=True)
     sorted_lengths = lengths[by_length].tolist()
-    texts = _BLOCK_TEXTS.get(hidden.device.type, _BLOCK_TEXTS_GPU)
+    texts = _device(hidden.device).block_texts
     for start in range(0, batch, texts):
         group = by_length[start : start + texts]
         longest = max(1, sorted_lengths[start + len(group) - 1])
@@ -126,17 +141,50 @@ def _pool(
             else:
                 logits = torch.addmm(early_bias[block], weight[block], tokens.T)
             logits = logits.view(-1, len(group), longest)
-            if argmax is None:
-                maximum[group, block] = logits.amax(dim=2).T
-            else:
-                highest, index = logits.max(dim=2)
-                maximum[group, block] = highest.T
-                argmax[group, block] = places.gather(1, index.T).int()
+            highest = logits.amax(dim=2)
+            maximum[group, block] = highest.T
+            if argmax is not None:
+                late_bias = None if bias is None or early_bias is not None else bias[block, None]
+                _put_positions(argmax, group, term, logits, highest, late_bias, places)
     maximum = maximum.to(_accumulation_type(product_type))
     if bias is not None and early_bias is None:
         maximum = maximum + bias
     weights = maximum.relu_().log1p_()
     return weights.masked_fill_((lengths == 0)[:, None], 0), argmax
+
+
+def _put_positions(
+    argmax: Tensor,
+    group: Tensor,
+    first: int,
+    logits: Tensor,
+    highest: Tensor,
+    bias: Tensor | None,
+    places: Tensor,
+) -> None:
+    """Write a block's positions into `argmax [batch, vocab]`, at rows `group`, from term `first`.
+
+    Args:
+        argmax: written to.
+        group: the block's texts, `[texts]`.
+        first: the block's first term.
+        logits: without `bias`, `[terms, texts, tokens]`.
+        highest: their maxima, `[terms, texts]`.
+        bias: added to the maxima before they are compared with 0, `[terms, 1]`.
+        places: where each token stands in its text, `[texts, tokens]`.
+    """
+    searched = _device(logits.device).searched_part
+    if searched:
+        wide = highest.to(_accumulation_type(highest.dtype))
+        # `not <=`, so that a nan is active
+        active = ~((wide if bias is None else wide + bias) <= 0)
+        term, text = active.nonzero(as_tuple=True)
+        if len(term) <= searched * active.numel():
+            index = logits[term, text].argmax(dim=1)
+            argmax[group[text], first + term] = places[text, index].int()
+            return
+    index = logits.argmax(dim=2)
+    argmax[group, first : first + len(logits)] = places.gather(1, index.T).int()
 
 
 class _SpladeMaxPool(torch.autograd.Function):
@@ -167,7 +215,7 @@ class _SpladeMaxPool(torch.autograd.Function):
         # d log1p(m)/dm = 1/(1 + m) = exp(-weights); a nan is not 0 and so passes on.
         gradient = torch.where(weights != 0, upstream * torch.exp(-weights), 0)
         if path == "auto":
-            cost = _SPARSE_COST.get(hidden.device.type, _SPARSE_COST_GPU)
+            cost = _device(hidden.device).sparse_cost
             path = (
                 "sparse"
                 if gradient.count_nonzero() * cost <= hidden.shape[1] * (gradient.numel())
@@ -222,7 +270,7 @@ def _dense_backward(
     batch, seq, width = hidden.shape
     d_hidden = torch.zeros_like(hidden, dtype=gradient.dtype)
     d_weight = torch.zeros_like(weight, dtype=gradient.dtype)
-    texts = _BLOCK_TEXTS.get(hidden.device.type, _BLOCK_TEXTS_GPU)
+    texts = _device(hidden.device).block_texts
     for start in range(0, batch, texts):
         group = slice(start, start + texts)
         tokens = hidden[group].reshape(-1, width).to(product_type)
