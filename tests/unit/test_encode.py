@@ -1,5 +1,9 @@
+import errno
+import itertools
 import json
+import os
 import random
+import threading
 
 import numpy as np
 import pyarrow as pa
@@ -8,9 +12,11 @@ import pytest
 import torch
 from conftest import WORDS
 from scipy import sparse
-from splade_rescale import encode
+from splade_rescale import batches, csr_file, encode
+from splade_rescale.batches import BATCH_TEXTS, CPU_TOKENS, keep_largest, split
 from splade_rescale.encode import choose_device, encode_corpus, encode_queries
 from splade_rescale.errors import UserError
+from splade_rescale.files import naming
 from splade_rescale.head import load_masked_lm, load_tokenizer, output_projection, untie
 from splade_rescale.settings import EncodeSettings
 from splade_rescale.splade import Splade
@@ -210,7 +216,7 @@ def test_a_dense_model_is_cut_to_the_largest_weights(model, corpus, texts, tmp_p
 
 def test_ties_at_the_cut_go_to_the_lower_term():
     weights = torch.tensor([[1.0, 3, 2, 2, 2], [5, 5, 5, 5, 5], [0, 0, 1, 0, 2]])
-    assert encode._keep_largest(weights, 3).tolist() == [
+    assert keep_largest(weights, 3).tolist() == [
         [0, 3, 2, 2, 0],
         [5, 5, 5, 0, 0],
         [0, 0, 1, 0, 2],
@@ -228,16 +234,24 @@ def test_only_texts_over_the_bound_are_cut(model, corpus, tmp_path):
     np.testing.assert_array_equal(kept, np.minimum(active, bound))
 
 
-def test_batches_stay_in_the_budget():
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_batches_stay_in_the_budget(device):
     rng = random.Random(1)
     lengths = [rng.choice([2, 3, 9, 40, 200]) for _ in range(3000)]
-    batches = list(encode._batches(lengths, 128))
+    batches = split(lengths, SETTINGS, device)
     assert sorted(i for batch in batches for i in batch) == list(range(3000))
     for batch in batches:
         assert len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= 128
     # nearly no padding, and no more batches than needed
     assert sum(len(b) * max(lengths[i] for i in b) for b in batches) < 1.02 * sum(lengths)
-    assert max(map(len, encode._batches([1] * 3000, 10**6))) == encode.BATCH_TEXTS
+    wide = SETTINGS.model_copy(update={"token_budget": 10**6})
+    assert max(map(len, split([1] * 3000, wide, device))) == BATCH_TEXTS[device]
+
+
+def test_batches_on_a_cpu_are_small_whatever_the_budget():
+    wide = SETTINGS.model_copy(update={"token_budget": 10**6})
+    assert max(map(len, split([100] * 3000, wide, "cpu"))) == CPU_TOKENS // 100
+    assert max(map(len, split([100] * 3000, wide, "cuda"))) == BATCH_TEXTS["cuda"]
 
 
 def with_memory_for(monkeypatch, tokens):
@@ -265,6 +279,141 @@ def test_a_text_that_does_not_fit_is_an_error(model, corpus, tmp_path, monkeypat
     with_memory_for(monkeypatch, 20)
     with pytest.raises(UserError, match=r"a single text of 32 tokens; lower encode\.document_len"):
         encode_corpus(model, corpus, tmp_path / "out.npz", SETTINGS)
+
+
+def test_a_batch_of_a_size_that_did_not_fit_is_not_tried_again(
+    model, corpus, tmp_path, monkeypatch
+):
+    with_memory_for(monkeypatch, 70)
+    failed = []
+    real = batches.BatchEncoder._encode
+
+    def spy(self, tokens, batch, name):
+        try:
+            return real(self, tokens, batch, name)
+        except torch.OutOfMemoryError:
+            failed.append(len(batch) * max(tokens.lengths[i] for i in batch))
+            raise
+
+    monkeypatch.setattr(batches.BatchEncoder, "_encode", spy)
+    encode_corpus(model, corpus, tmp_path / "c.npz", SETTINGS)
+    assert failed and all(b <= 3 / 4 * a for a, b in itertools.pairwise(failed))
+
+
+@pytest.mark.parametrize("architecture", ["bert", "modernbert"])
+def test_the_number_of_threads_changes_no_byte(
+    architecture, tiny_checkpoint, corpus, tmp_path, monkeypatch
+):
+    model = tiny_checkpoint(architecture)
+    monkeypatch.setattr(encode, "WINDOW", 16)
+    before = torch.get_num_threads()
+    files = []
+    for number in (1, 2, 5):
+        out = tmp_path / f"{number}" / "c.npz"
+        encode_corpus(model, corpus, out, SETTINGS, threads=number)
+        files.append([out.read_bytes(), out.with_suffix(".ids.parquet").read_bytes()])
+    assert files[0] == files[1] == files[2]
+    assert torch.get_num_threads() == before
+
+
+def test_every_thread_encodes(model, corpus, tmp_path, monkeypatch):
+    """Each waits for the others, which would never end if one of them did not come."""
+    everybody = threading.Barrier(3, timeout=60)
+    real = batches.BatchEncoder._encode
+    seen = {}
+
+    def meet(self, tokens, batch, name):
+        thread = threading.get_ident()
+        if thread not in seen:
+            seen[thread] = torch.get_num_threads()
+            everybody.wait()
+        return real(self, tokens, batch, name)
+
+    monkeypatch.setattr(batches.BatchEncoder, "_encode", meet)
+    encode_corpus(model, corpus, tmp_path / "c.npz", SETTINGS, threads=3)
+    assert list(seen.values()) == [1, 1, 1]
+    assert threading.get_ident() not in seen
+
+
+def test_replicas_share_their_tensors(model):
+    one = Splade.load(model)
+    other = one.replica()
+    assert [p.data_ptr() for p in one.parameters()] == [p.data_ptr() for p in other.parameters()]
+    assert [b.data_ptr() for b in one.buffers()] == [b.data_ptr() for b in other.buffers()]
+    assert not {id(m) for m in one.modules()} & {id(m) for m in other.modules()}
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_few_texts_are_held_at_once(number, model, texts, tmp_path, monkeypatch):
+    corpus = write_corpus(tmp_path / "corpus.parquet", texts * 10, row_group_size=100)
+    monkeypatch.setattr(encode, "WINDOW", 10)
+    read_rows, most = 0, 0
+    real_read, real_append = encode.read_batches, csr_file.CsrFile.append
+
+    def reading(source, *args, **options):
+        nonlocal read_rows
+        for batch in real_read(source, *args, **options):
+            assert batch.num_rows <= 10
+            read_rows += batch.num_rows
+            yield batch
+
+    def append(self, rows):
+        nonlocal most
+        most = max(most, read_rows - self.shape[0])
+        real_append(self, rows)
+
+    monkeypatch.setattr(encode, "read_batches", reading)
+    monkeypatch.setattr(csr_file.CsrFile, "append", append)
+    settings = SETTINGS.model_copy(update={"token_budget": 32})  # 4 batches a window and more
+    encode_corpus(model, corpus, tmp_path / "c.npz", settings, threads=number)
+    assert read_rows == len(texts) * 10
+    # the window that is written, the next ones as far as batches are taken in advance, and one
+    # that is read ahead
+    assert most <= 10 * (2 + -(-4 * number // 4) + 1)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_an_error_in_a_thread_ends_all_and_leaves_nothing(
+    number, model, corpus, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(encode, "WINDOW", 8)
+    real = Splade.forward
+    begun = []
+
+    def forward(self, input_ids, **other):
+        begun.append(len(input_ids))
+        weights = real(self, input_ids, **other)
+        return weights * float("nan") if sum(begun) > 20 else weights
+
+    monkeypatch.setattr(Splade, "forward", forward)
+    out = tmp_path / "vectors" / "c.npz"
+    running = threading.active_count()
+    with pytest.raises(UserError, match=r"doc_id 'd 0\d\d' of .*: term weights are not finite"):
+        encode_corpus(model, corpus, out, SETTINGS, threads=number)
+    assert not list(out.parent.iterdir())
+    assert threading.active_count() == running
+
+
+def test_a_damaged_row_group_ends_all_and_leaves_nothing(model, texts, tmp_path, monkeypatch):
+    corpus = write_corpus(tmp_path / "corpus.parquet", [*texts[:30], ("", None)])
+    monkeypatch.setattr(encode, "WINDOW", 8)
+    out = tmp_path / "vectors" / "c.npz"
+    with pytest.raises(UserError, match="column text has a null"):
+        encode_corpus(model, corpus, out, SETTINGS, threads=2)
+    assert not list(out.parent.iterdir())
+
+
+def test_a_full_disk_names_the_vectors(model, corpus, tmp_path, monkeypatch):
+    def append(self, rows):
+        with naming(self.path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(csr_file.CsrFile, "append", append)
+    out = tmp_path / "vectors" / "c.npz"
+    with pytest.raises(OSError, match="No space left") as caught:
+        encode_corpus(model, corpus, out, SETTINGS)
+    assert caught.value.filename == str(out)
+    assert not list(out.parent.iterdir())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -1,15 +1,18 @@
 """Encode a corpus shard, or the queries, into sparse term weights.
 
 Texts are read in a stream, sorted by length inside windows of fixed size, and encoded in batches
-of a bounded number of tokens; rows come back in the order of the input. What is kept is sparse, so
-memory does not grow with [texts, vocab].
+of a bounded number of tokens, one on each thread; rows are written in the order of the input as
+soon as their window is complete. So neither memory nor the files depend on the size of the
+corpus or the number of threads.
 """
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +23,15 @@ from scipy import sparse
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from splade_rescale.batches import (
+    BatchEncoder,
+    Encoded,
+    Tokens,
+    in_order_of_texts,
+    split,
+    tokenize,
+)
+from splade_rescale.csr_file import csr_file
 from splade_rescale.errors import UserError
 from splade_rescale.files import atomic_file, write_json
 from splade_rescale.head import load_tokenizer
@@ -28,14 +40,23 @@ from splade_rescale.positions import check_length
 from splade_rescale.settings import EncodeSettings
 from splade_rescale.splade import Splade
 from splade_rescale.text import document_texts
+from splade_rescale.threads import map_in_order, one_ahead
 
 WINDOW = 8192  # texts read, tokenized and sorted together: bounds memory and padding
-BATCH_TEXTS = 512  # most texts in a batch, so that [batch, vocab] stays small for short texts
+
+
+_IDS = pa.schema([("id", pa.string())])
 
 
 class _Rows(NamedTuple):
     ids: pa.Array
     texts: list[str]
+
+
+class _Window(NamedTuple):
+    ids: pa.Array
+    tokens: Tokens
+    batches: list[list[int]]
 
 
 def ids_path(vectors: Path) -> Path:
@@ -57,6 +78,7 @@ def encode_corpus(
     shard: int = 0,
     shards: int = 1,
     device: str | torch.device | None = None,
+    threads: int = 1,
     progress: bool = False,
 ) -> dict[str, Any]:
     """Encode rows [shard * N // shards, (shard + 1) * N // shards) of a corpus of N documents.
@@ -71,6 +93,7 @@ def encode_corpus(
         shard: number of the shard, from 0.
         shards: how many there are.
         device: where to compute; else as `settings.gpus` says.
+        threads: CPU threads; without effect on the files.
         progress: show a progress bar.
 
     Returns:
@@ -92,6 +115,7 @@ def encode_corpus(
         shard=shard,
         shards=shards,
         device=device,
+        threads=threads,
         progress=progress,
     )
 
@@ -103,6 +127,7 @@ def encode_queries(
     settings: EncodeSettings,
     *,
     device: str | torch.device | None = None,
+    threads: int = 1,
     progress: bool = False,
 ) -> dict[str, Any]:
     """Encode all queries (columns query_id, text); the rest as `encode_corpus`."""
@@ -117,103 +142,9 @@ def encode_queries(
         shard=0,
         shards=1,
         device=device,
+        threads=threads,
         progress=progress,
     )
-
-
-def encode_texts(
-    model: Splade,
-    tokenizer: PreTrainedTokenizerBase,
-    texts: list[str],
-    settings: EncodeSettings,
-    length: int,
-    *,
-    name: Callable[[int], str] = "text {}".format,
-    done: Callable[[int], object] = lambda count: None,
-) -> tuple[sparse.csr_array, int, int]:
-    """Encode texts held in memory, on the model's device.
-
-    Args:
-        model: in evaluation mode.
-        tokenizer: cuts texts to `length` tokens, specials included.
-        texts: what to encode.
-        settings: token budget, precision and most terms per text.
-        length: most tokens per text.
-        name: what an error calls the text of a number.
-        done: called with the number of texts after each batch.
-
-    Returns:
-        The weights [texts, vocab] as CSR float32 in the order of `texts`, the number of tokens
-        (specials included, padding not), and the number of texts cut to `settings.max_terms`.
-
-    Raises:
-        UserError: a weight is not finite, or a GPU's memory does not suffice for a single text (a
-            batch that it does not suffice for is halved, as are those that follow).
-    """
-    if not texts:
-        return sparse.csr_array((0, model.vocabulary), dtype=np.float32), 0, 0
-    tokens = tokenizer(texts, truncation=True, max_length=length, return_attention_mask=True)
-    lengths = [len(ids) for ids in tokens["input_ids"]]
-    order: list[int] = []
-    parts: list[sparse.csr_array] = []
-    cut = 0
-    todo = deque(_batches(lengths, settings.token_budget))
-    while todo:
-        batch = todo.popleft()
-        try:
-            part, part_cut = _encode_batch(model, tokenizer, tokens, batch, settings, name)
-        except torch.OutOfMemoryError:
-            if len(batch) == 1:
-                raise UserError(
-                    f"CUDA ran out of memory with a single text of {lengths[batch[0]]} tokens; "
-                    "lower encode.document_length or query_length, or take a GPU with more memory"
-                ) from None
-            todo = deque(half for one in (batch, *todo) for half in _halves(one))
-            continue
-        parts.append(part)
-        cut += part_cut
-        order += batch
-        done(len(batch))
-    # Row i of the result is the row of the stacked batches at which text i was put.
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    return sparse.vstack(parts, format="csr")[place], sum(lengths), cut
-
-
-def _encode_batch(
-    model: Splade,
-    tokenizer: PreTrainedTokenizerBase,
-    tokens: Mapping[str, list[list[int]]],
-    batch: list[int],
-    settings: EncodeSettings,
-    name: Callable[[int], str],
-) -> tuple[sparse.csr_array, int]:
-    """Weights [batch, vocab] of the texts that `batch` numbers, and how many of them were cut."""
-    device = next(model.parameters()).device
-    inputs = tokenizer.pad(
-        {key: [rows[i] for i in batch] for key, rows in tokens.items()},
-        padding_side="right",  # else absolute positions would depend on the batch
-        return_tensors="pt",
-    ).to(device)
-    bf16 = settings.precision == "bf16"
-    with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-        weights = model(**inputs).float()
-        finite = torch.isfinite(weights).all(dim=1)
-        if not finite.all():
-            row = batch[int(finite.logical_not().nonzero()[0, 0])]
-            raise UserError(
-                f"{name(row)}: term weights are not finite, expected finite numbers; "
-                "the model is broken"
-            )
-        over = (weights > 0).sum(dim=1) > settings.max_terms
-        if over.any():
-            weights[over] = _keep_largest(weights[over], settings.max_terms)
-        return _to_csr(weights), int(over.sum())
-
-
-def _halves(batch: list[int]) -> list[list[int]]:
-    middle = (len(batch) + 1) // 2
-    return [half for half in (batch[:middle], batch[middle:]) if half]
 
 
 def _encode_file(
@@ -228,6 +159,7 @@ def _encode_file(
     shard: int,
     shards: int,
     device: str | torch.device | None,
+    threads: int,
     progress: bool,
 ) -> dict[str, Any]:
     if out.suffix != ".npz":
@@ -242,59 +174,148 @@ def _encode_file(
     model = Splade.load(model_folder).to(device).eval()
     check_length(model_folder, model.model.config.to_dict(), length)
 
-    ids: list[pa.Array] = []
-    parts = [sparse.csr_array((0, model.vocabulary), dtype=np.float32)]
-    tokens = cut = 0
+    windows = (
+        _tokenized(rows, tokenizer, length, settings, device)
+        for rows in _windows(source, parquet, columns, join, first, last)
+    )
+    counts = _Counts()
     started = time.perf_counter()
-    with tqdm(total=last - first, unit="text", desc=out.stem, disable=not progress) as bar:
-        for rows in _windows(source, parquet, columns, join, first, last):
-            part, part_tokens, part_cut = encode_texts(
-                model,
-                tokenizer,
-                rows.texts,
-                settings,
-                length,
-                name=partial(_row_name, model_folder, parquet, columns[0], rows.ids),
-                done=bar.update,
-            )
-            parts.append(part)
-            ids.append(rows.ids)
-            tokens += part_tokens
-            cut += part_cut
-    seconds = time.perf_counter() - started
-    vectors = sparse.vstack(parts, format="csr")
-    parts.clear()
-    texts = vectors.shape[0]
-    active = np.diff(vectors.indptr)
-    statistics = {
-        "texts": texts,
-        "tokens": tokens,
-        "vocabulary": vectors.shape[1],
-        "seconds": seconds,
-        "texts_per_second": texts / seconds,
-        "active_terms": {
-            "mean": float(active.mean()) if texts else 0.0,
-            "min": int(active.min(initial=vectors.shape[1])) if texts else 0,
-            "max": int(active.max(initial=0)),
-        },
-        "empty": int((active == 0).sum()),
-        "cut": cut,
-        "shard": shard,
-        "shards": shards,
-        "model": str(model_folder),
-        "source": str(parquet),
-        "device": str(device),
-        "settings": settings.model_dump(),
-    }
-    with atomic_file(ids_path(out)) as temporary:
-        table = pa.table({"id": pa.chunked_array(ids, pa.string())})
-        pq.write_table(table, temporary, write_page_checksum=True)
-    write_json(stats_path(out), statistics)
-    # An open file, because save_npz would add .npz to the temporary name. Not compressed: float
-    # weights hardly shrink, and zlib would take a good part of the time that a GPU encodes in.
-    with atomic_file(out) as temporary, temporary.open("wb") as file:
-        sparse.save_npz(file, vectors, compressed=False)
+    with csr_file(out, model.vocabulary) as vectors:
+        with (
+            atomic_file(ids_path(out)) as temporary,
+            pq.ParquetWriter(temporary, _IDS, write_page_checksum=True) as ids,
+            tqdm(total=last - first, unit="text", desc=out.stem, disable=not progress) as bar,
+            closing(
+                _encode_windows(
+                    windows,
+                    [model, *(model.replica() for _ in range(1, _workers(threads, device)))],
+                    tokenizer,
+                    settings,
+                    partial(_row_name, model_folder, parquet, columns[0]),
+                    bar.update,
+                )
+            ) as encoded,
+        ):
+            for window, parts in encoded:
+                rows = in_order_of_texts(parts, model.vocabulary)
+                vectors.append(rows)
+                ids.write_table(pa.table([window.ids], _IDS))
+                counts.add(rows, window.tokens.lengths, sum(part.cut for part in parts))
+            seconds = time.perf_counter() - started
+        statistics = {
+            **counts.statistics(),
+            "vocabulary": model.vocabulary,
+            "seconds": seconds,
+            "texts_per_second": counts.texts / seconds,
+            "shard": shard,
+            "shards": shards,
+            "model": str(model_folder),
+            "source": str(parquet),
+            "device": str(device),
+            "settings": settings.model_dump(),
+        }
+        write_json(stats_path(out), statistics)
+        vectors.save()
     return statistics
+
+
+@dataclass
+class _Counts:
+    """What the statistics say of the vectors."""
+
+    texts: int = 0
+    tokens: int = 0
+    terms: int = 0
+    fewest: int | None = None
+    most: int = 0
+    empty: int = 0
+    cut: int = 0
+
+    def add(self, vectors: sparse.csr_array, lengths: list[int], cut: int) -> None:
+        active = np.diff(vectors.indptr)
+        self.texts += len(lengths)
+        self.tokens += sum(lengths)
+        self.terms += vectors.nnz
+        fewest = int(active.min())
+        self.fewest = fewest if self.fewest is None else min(self.fewest, fewest)
+        self.most = max(self.most, int(active.max()))
+        self.empty += int((active == 0).sum())
+        self.cut += cut
+
+    def statistics(self) -> dict[str, Any]:
+        return {
+            "texts": self.texts,
+            "tokens": self.tokens,
+            "active_terms": {
+                "mean": self.terms / self.texts if self.texts else 0.0,
+                "min": self.fewest or 0,
+                "max": self.most,
+            },
+            "empty": self.empty,
+            "cut": self.cut,
+        }
+
+
+def _workers(threads: int, device: torch.device) -> int:
+    """Batches encoded at a time: one for each thread of a CPU; a GPU is used best by one."""
+    return threads if device.type == "cpu" else 1
+
+
+def _encode_windows(
+    windows: Iterator[_Window],
+    models: list[Splade],
+    tokenizer: PreTrainedTokenizerBase,
+    settings: EncodeSettings,
+    name: Callable[[pa.Array, int], str],
+    done: Callable[[int], object],
+) -> Iterator[tuple[_Window, list[Encoded]]]:
+    """Each window, in order, with all of its batches, in order.
+
+    Args:
+        windows: the next one is made in a thread of its own while one is encoded.
+        models: one for each batch encoded at a time.
+        tokenizer: pads batches.
+        settings: token budget, precision and most terms per text.
+        name: what an error calls the text of an id.
+        done: called with the number of texts after each batch.
+    """
+    free: SimpleQueue[BatchEncoder] = SimpleQueue()
+    for model in models:
+        free.put(BatchEncoder(model, tokenizer, settings))
+
+    def encode(job: tuple[_Window, list[int]]) -> tuple[_Window, Encoded]:
+        window, batch = job
+        encoder = free.get()
+        try:
+            return window, encoder.encode(window.tokens, batch, partial(name, window.ids))
+        finally:
+            free.put(encoder)
+
+    parts: list[Encoded] = []
+    with _one_torch_thread() as start, closing(one_ahead(windows)) as ahead:
+        jobs = ((window, batch) for window in ahead for batch in window.batches)
+        with closing(map_in_order(encode, jobs, len(models), start=start)) as results:
+            for window, part in results:
+                parts.append(part)
+                done(len(part.places))
+                if len(parts) == len(window.batches):
+                    yield window, parts
+                    parts = []
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[Callable[[], None]]:
+    """Within the block an operation of torch is one thread's; yields what a new thread calls.
+
+    Batches side by side use cores better than operations split among them, and a result that is
+    always one thread's does not depend on how many there are.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield partial(torch.set_num_threads, 1)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def choose_device(gpus: int) -> torch.device:
@@ -331,6 +352,17 @@ def _open_parquet(path: Path, columns: list[str]) -> pq.ParquetFile:
     return source
 
 
+def _tokenized(
+    rows: _Rows,
+    tokenizer: PreTrainedTokenizerBase,
+    length: int,
+    settings: EncodeSettings,
+    device: torch.device,
+) -> _Window:
+    tokens = tokenize(tokenizer, rows.texts, length)
+    return _Window(rows.ids, tokens, split(tokens.lengths, settings, device.type))
+
+
 def _row_name(model: Path, parquet: Path, column: str, ids: pa.Array, row: int) -> str:
     return f"{model}: {column} {ids[row].as_py()!r} of {parquet}"
 
@@ -364,38 +396,3 @@ def _windows(
             if wanted[column].null_count:
                 raise UserError(f"{path}: column {column} has a null, expected strings only")
         yield _Rows(wanted[columns[0]].cast(pa.string()), join(wanted))
-
-
-def _batches(lengths: list[int], budget: int) -> Iterator[list[int]]:
-    """Split texts, longest first, so that a batch has at most `budget` tokens with its padding.
-
-    A text that is longer than the budget is a batch of its own.
-    """
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    start = 0
-    while start < len(order):
-        longest = max(lengths[order[start]], 1)
-        size = min(max(budget // longest, 1), BATCH_TEXTS)
-        yield order[start : start + size]
-        start += size
-
-
-def _keep_largest(weights: torch.Tensor, terms: int) -> torch.Tensor:
-    """Zero all but the `terms` largest weights of each row [rows, vocab]; lower ids win ties."""
-    threshold = weights.topk(terms, dim=1).values[:, -1:]
-    above = weights > threshold
-    tied = weights == threshold
-    room = terms - above.sum(dim=1, keepdim=True)
-    return weights.where(above | (tied & (tied.cumsum(dim=1) <= room)), 0)
-
-
-def _to_csr(weights: torch.Tensor) -> sparse.csr_array:
-    """Dense non-negative weights [batch, vocab] -> CSR float32 with sorted indices, no zeros."""
-    rows, terms = weights.nonzero(as_tuple=True)
-    counts = torch.bincount(rows, minlength=len(weights)).cpu().numpy()
-    indptr = np.concatenate([[0], np.cumsum(counts)])
-    return sparse.csr_array(
-        (weights[rows, terms].cpu().numpy(), terms.cpu().numpy(), indptr),
-        shape=tuple(weights.shape),
-        dtype=np.float32,
-    )

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
+from splade_rescale.batches import encode_texts
 from splade_rescale.best import best_scales
 from splade_rescale.cells import CellFiles
-from splade_rescale.encode import encode_texts
 from splade_rescale.errors import UserError
 from splade_rescale.files import write_json
 from splade_rescale.head import load_tokenizer

@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import scipy.sparse as sp
 
+from splade_rescale.batches import encode_texts
 from splade_rescale.cell_place import CellPlace
 from splade_rescale.config import validate
-from splade_rescale.encode import encode_texts, stats_path
+from splade_rescale.encode import stats_path
 from splade_rescale.engines import Documents, engine
 from splade_rescale.errors import UserError
 from splade_rescale.files import read_json_object

@@ -4,6 +4,7 @@ A saved model is a plain transformers checkpoint. A few small JSON files beside 
 sentence-transformers' `SparseEncoder` load the same folder as the same model.
 """
 
+import copy
 import inspect
 from pathlib import Path
 
@@ -58,6 +59,14 @@ class Splade(nn.Module):
         # Read anew in each pass: a tied matrix is then one parameter with both gradients.
         projection = output_projection(self.model)[1]
         return splade_max_pool(hidden, attention_mask, projection.weight, projection.bias)
+
+    def replica(self) -> "Splade":
+        """Another model of the same tensors, for another thread.
+
+        Modules must not be shared: a forward pass changes them for as long as it takes.
+        """
+        tensors = {id(tensor): tensor for tensor in (*self.parameters(), *self.buffers())}
+        return copy.deepcopy(self, tensors)
 
     @classmethod
     def load(cls, folder: str | Path, *, trust_remote_code: bool = False) -> "Splade":
