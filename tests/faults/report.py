@@ -23,7 +23,9 @@ class Found:
     def add(self, other: "Found") -> None:
         """Take over the parts that another call has run."""
         for name, found in vars(other).items():
-            if found is None or len(found):
+            if isinstance(found, dict):
+                getattr(self, name).update(found)
+            elif found is None or len(found):
                 setattr(self, name, found)
 
     def faults(self) -> list[str]:
