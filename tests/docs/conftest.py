@@ -1,3 +1,4 @@
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -94,7 +95,12 @@ def reader(project, tmp_path_factory) -> Iterator[dict[str, str]]:
         Hub(repositories()) as hub,
         warm_commands(environment(hub.endpoint, home), package) as variables,
     ):
-        yield {name: value for name, value in variables.items() if name != "PATH"}
+        command = home / "bin/splade-rescale"
+        command.parent.mkdir()
+        command.write_text(f'#!/bin/sh\nexec {sys.executable} -m splade_rescale "$@"\n')
+        command.chmod(0o755)
+        path = [command.parent, Path(sys.executable).parent, os.environ["PATH"]]
+        yield {**variables, "PATH": os.pathsep.join(map(str, path))}
 
 
 @pytest.fixture(scope="session")
