@@ -122,15 +122,19 @@ def _status(key: str) -> int:
 
 
 def take_turns(
-    sides: dict[str, Process], repetitions: int, request: str = "go"
+    sides: dict[str, Process], repetitions: int, request: str = "go", once: tuple[str, ...] = ()
 ) -> dict[str, list[dict[str, Any]]]:
-    """Answers of each side to `repetitions` equal requests; the order changes from turn to turn."""
+    """Answers of each side to `repetitions` equal requests; the order changes from turn to turn.
+
+    The sides `once` take part in the first turn alone.
+    """
     answers: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
     names = list(sides)
     for turn in range(repetitions):
         first = turn % len(names)
         for side in names[first:] + names[:first]:
-            answers[side].append(sides[side](request))
+            if turn == 0 or side not in once:
+                answers[side].append(sides[side](request))
     return answers
 
 
@@ -138,7 +142,7 @@ def ratios(answers: dict[str, list[dict[str, Any]]], side: str, to: str) -> dict
     """How many times faster `side` is than the side `to`: of turns side by side, three figures."""
     faster = [
         theirs["seconds"] / ours["seconds"]
-        for ours, theirs in zip(answers[side], answers[to], strict=True)
+        for ours, theirs in zip(answers[side], answers[to], strict=False)
     ]
     return {
         "speed_min": min(faster),

@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated; default: all")
     parser.add_argument("--cases", default=",".join(CASES), help="comma-separated; default: all")
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "bench")
     options = parser.parse_args()
@@ -60,13 +60,11 @@ def main() -> None:
     with Process("measure", {}, options.threads) as process:
         gemm_rate = process()["gemm_rate"]
     for part in options.parts.split(","):
-        rows = [
-            row
-            for case in options.cases.split(",")
-            for row in PARTS[part](case, options.repetitions, options.threads, gemm_rate)
-        ]
-        write_csv(options.out / f"{part}.csv", rows)
-        draw(rows, options.out / f"{part}.svg", part)
+        rows: Rows = []
+        for case in options.cases.split(","):
+            rows += PARTS[part](case, options.repetitions, options.threads, gemm_rate)
+            write_csv(options.out / f"{part}.csv", rows)
+            draw(rows, options.out / f"{part}.svg", part)
         print(f"{part}, {options.threads} threads\n\n{markdown(rows)}\n", flush=True)
 
 

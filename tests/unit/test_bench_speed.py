@@ -56,6 +56,10 @@ def test_turns_are_taken_by_all_in_changing_order():
     answers = measure.take_turns(sides, 3)
     assert "".join(asked) == "abcbcacab"
     assert {name: len(found) for name, found in answers.items()} == {"a": 3, "b": 3, "c": 3}
+    asked.clear()
+    answers = measure.take_turns(sides, 3, once=("c",))
+    assert "".join(asked) == "abcbaab"
+    assert {name: len(found) for name, found in answers.items()} == {"a": 3, "b": 3, "c": 1}
 
 
 def test_a_process_that_fails_says_why():
