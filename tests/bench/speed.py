@@ -11,9 +11,9 @@ import csv
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from bench import training
+from bench import encoding, training
 from bench.cases import CASES
 from bench.measure import Process
 from bench.plot import draw
@@ -21,8 +21,21 @@ from splade_rescale.files import atomic_file
 
 ROOT = Path(__file__).parents[2]
 Rows = list[dict[str, Any]]
-#: Part -> rows of a case, given its name, repetitions, threads and the machine's FLOP/s.
-PARTS: dict[str, Callable[[str, int, int, float], Rows]] = {"training": training.compare}
+
+
+class Part(NamedTuple):
+    """A table."""
+
+    #: Rows of a case, given its name, repetitions, threads and the machine's FLOP/s.
+    compare: Callable[[str, int, int, float], Rows]
+    cases: tuple[str, ...] = tuple(CASES)  # those that it is made for
+
+
+PARTS = {
+    "training": Part(training.compare),
+    "encoding": Part(encoding.compare),
+    "encoding-memory": Part(encoding.grow, ("bert-2x128",)),
+}
 
 
 def write_csv(path: Path, rows: Rows) -> None:
@@ -62,10 +75,14 @@ def main() -> None:
     for part in options.parts.split(","):
         rows: Rows = []
         for case in options.cases.split(","):
-            rows += PARTS[part](case, options.repetitions, options.threads, gemm_rate)
+            if case not in PARTS[part].cases:
+                continue
+            rows += PARTS[part].compare(case, options.repetitions, options.threads, gemm_rate)
             write_csv(options.out / f"{part}.csv", rows)
-            draw(rows, options.out / f"{part}.svg", part)
-        print(f"{part}, {options.threads} threads\n\n{markdown(rows)}\n", flush=True)
+            if "speed_median" in rows[0]:
+                draw(rows, options.out / f"{part}.svg", part)
+        if rows:
+            print(f"{part}, {options.threads} threads\n\n{markdown(rows)}\n", flush=True)
 
 
 if __name__ == "__main__":

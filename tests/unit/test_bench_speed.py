@@ -2,9 +2,10 @@ import csv
 
 import pytest
 import torch
-from bench import cases, measure, speed, training
+from bench import cases, encoding, measure, speed, training
 from bench.plot import draw
 from safetensors.torch import save_file
+from scipy import sparse
 
 
 @pytest.fixture
@@ -131,3 +132,38 @@ def test_sides_compute_the_same(monkeypatch):
     by_side = {row["side"]: row for row in rows}
     assert by_side[training.REFERENCE]["speed_median"] == 1
     assert all(row["memory"] > 0 and row["gemm_share"] > 0 for row in rows)
+
+
+def test_vectors_that_differ_are_not_compared(tmp_path):
+    whole = sparse.random_array((4, 50), density=0.3, rng=0, format="csr")
+    paths = {side: tmp_path / f"{number}.npz" for number, side in enumerate(encoding.SIDES)}
+    for path in paths.values():
+        sparse.save_npz(path, whole)
+    encoding.check(paths)
+    for wrong in (whole * 1.001, whole[:3], whole[[1, 0, 2, 3]], whole * float("nan")):
+        sparse.save_npz(paths["splade-rescale"], wrong)
+        with pytest.raises(SystemExit, match="splade-rescale: "):
+            encoding.check(paths)
+    for path in paths.values():
+        sparse.save_npz(path, whole * 0)
+    with pytest.raises(SystemExit, match="differ"):
+        encoding.check(paths)
+
+
+def test_all_sides_encode_the_same(tmp_path, monkeypatch):
+    """As `make bench` does before it measures, on a small model, in this process."""
+    from splade_rescale import encode
+    from splade_rescale.splade import Splade
+
+    monkeypatch.setattr(Splade, "load", Splade.load)  # one side changes them
+    monkeypatch.setattr(encode, "load_tokenizer", encode.load_tokenizer)
+    texts = cases.read_texts(("datasets",))
+    model = cases.write_model(tmp_path / "model", cases.Case("bert", 1, 64, 2000), texts)
+    corpus = encoding._write_corpus(tmp_path / "c.parquet", list(texts["document"][:40]))
+    found = {}
+    for number, (side, make) in enumerate(encoding.MAKERS.items()):
+        job = encoding._job(side, model, corpus, tmp_path / f"{number}", threads=2, length=50)
+        found[side] = tmp_path / f"{number}.npz"
+        sparse.save_npz(found[side], make(job)())
+    encoding.check(found)
+    assert sparse.load_npz(found["splade-rescale"]).shape == (40, 2000)
