@@ -1,4 +1,5 @@
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -97,7 +98,8 @@ def reader(project, tmp_path_factory) -> Iterator[dict[str, str]]:
     ):
         command = home / "bin/splade-rescale"
         command.parent.mkdir()
-        command.write_text(f'#!/bin/sh\nexec {sys.executable} -m splade_rescale "$@"\n')
+        python = shlex.quote(sys.executable)
+        command.write_text(f'#!/bin/sh\nexec {python} -m splade_rescale "$@"\n')
         command.chmod(0o755)
         path = [command.parent, Path(sys.executable).parent, os.environ["PATH"]]
         yield {**variables, "PATH": os.pathsep.join(map(str, path))}
