@@ -1,5 +1,5 @@
 import json
-import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -150,7 +150,9 @@ def test_the_embedded_experiment_goes_by_its_file(tmp_path):
         text=True,
         check=True,
     ).stdout
-    (source,) = set(re.findall(r'"source": "([^"]*config\.yaml)"', plan))
+    (command,) = [line for line in plan.splitlines() if "report page" in line]
+    words = shlex.split(command)
+    source = json.loads(words[words.index("--experiment") + 1])["source"]
     assert (tmp_path / source).resolve() == ROOT / "config/config.yaml"
 
 
