@@ -17,6 +17,8 @@ from splade_rescale.head import output_projection
 from torch import nn
 
 _SIZES = (1536, 2048, 3072)
+_ROOT = Path(__file__).resolve().parents[2]
+_PATH = [str(_ROOT / "tests"), str(_ROOT / "workflow")]  # where the processes find themselves
 
 
 class Process:
@@ -34,6 +36,7 @@ class Process:
             [sys.executable, "-m", f"bench.{module}", json.dumps(job)],
             env={
                 **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, [*_PATH, os.environ.get("PYTHONPATH")])),
                 "OMP_NUM_THREADS": str(threads),
                 "MKL_NUM_THREADS": str(threads),
                 "OMP_WAIT_POLICY": "passive",
