@@ -748,7 +748,7 @@ def test_two_processes_equal_one_with_the_joint_batch(tiny_checkpoint, pairs, ru
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     arguments = command(init, rows, tmp_path / "two", tmp_path / "ckpt", **options)
     done = subprocess.run(
-        [sys.executable, *launch, *arguments], capture_output=True, text=True, timeout=120
+        [sys.executable, *launch, *arguments], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     two = Trained(tmp_path / "two")
