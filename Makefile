@@ -24,7 +24,7 @@ rehearse: $(STAMP)
 reliability: $(STAMP)
 	PYTHONPATH=tests:workflow .venv/bin/python -m faults
 
-# Training steps side by side with sentence-transformers and the plain formula; see docs/speed.md.
+# Training steps and encoding side by side with sentence-transformers and the plain formula; see docs/speed.md.
 bench: $(STAMP)
 	PYTHONPATH=tests:workflow .venv/bin/python -m bench.speed
 

@@ -29,7 +29,7 @@ class Process:
     """
 
     def __init__(self, module: str, job: dict[str, Any], threads: int) -> None:
-        """Start `python -m bench.MODULE JOB`, which calls `answers` (JOB is JSON)."""
+        """Start `python -m bench.MODULE JOB`, which answers on a `Line` (JOB is JSON)."""
         self.name = f"bench.{module} {job}"
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by __exit__)
         self.process = subprocess.Popen(

@@ -93,9 +93,8 @@ class BatchEncoder:
         self._tokenizer = tokenizer
         self._settings = settings
         self._device = next(model.parameters()).device
-        self._too_many: float = (
-            math.inf
-        )  # tokens, padding included, that memory did not suffice for
+        # Tokens, padding included, that memory did not suffice for.
+        self._too_many: float = math.inf
 
     def encode(self, tokens: Tokens, batch: list[int], name: Callable[[int], str]) -> Encoded:
         """Encode the texts that `batch` numbers.

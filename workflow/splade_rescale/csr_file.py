@@ -58,6 +58,7 @@ class CsrFile:
         # as scipy chooses it; indices and row starts are of one type
         wide = max(self.nnz, *self.shape) > np.iinfo(np.int32).max
         index = np.dtype(np.int64 if wide else np.int32)
+        real = np.dtype(np.float32)
         starts = np.zeros(self.shape[0] + 1, index)
         np.cumsum(np.concatenate([np.zeros(0, np.int32), *self._counts]), out=starts[1:])
         with (
@@ -68,7 +69,7 @@ class CsrFile:
             _write_array(archive, "indptr", starts)
             _write_array(archive, "format", np.array(b"csr"))
             _write_array(archive, "shape", np.array(self.shape))
-            _write_entries(archive, "data", self._data, np.dtype(np.float32), None, self.nnz)
+            _write_entries(archive, "data", self._data, real, real, self.nnz)
             _write_array(archive, "_is_array", np.array(True))
 
 
@@ -101,11 +102,10 @@ def _write_entries(
     name: str,
     source: IO[bytes],
     found: np.dtype,
-    wanted: np.dtype | None,
+    wanted: np.dtype,
     number: int,
 ) -> None:
-    """Copy `number` entries of type `found`, as type `wanted` if that is another."""
-    wanted = wanted or found
+    """Copy `number` entries of type `found` as entries of type `wanted`."""
     source.seek(0)
     with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
         header = {

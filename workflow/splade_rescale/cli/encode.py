@@ -1,6 +1,5 @@
 """Turn texts into sparse vectors."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ from splade_rescale.cli.options import (
     ExistingFolder,
     SettingsText,
     Threads,
+    processors,
     read_settings,
     show_bars,
 )
@@ -46,7 +46,7 @@ def encode_dataset_command(
     chosen = _settings(settings, device)
     from splade_rescale.encode import encode_corpus, encode_queries
 
-    options = {"device": device, "threads": threads or os.cpu_count() or 1, "progress": show_bars()}
+    options = {"device": device, "threads": processors(threads), "progress": show_bars()}
     encode_corpus(model, dataset / "corpus.parquet", corpus_out, chosen, **options)
     encode_queries(model, dataset / "queries.parquet", queries_out, chosen, **options)
 
@@ -74,7 +74,7 @@ def encode_corpus_command(
         shard=shard,
         shards=shards,
         device=device,
-        threads=threads or os.cpu_count() or 1,
+        threads=processors(threads),
         progress=show_bars(),
     )
 
@@ -98,6 +98,6 @@ def encode_queries_command(
         out,
         chosen,
         device=device,
-        threads=threads or os.cpu_count() or 1,
+        threads=processors(threads),
         progress=show_bars(),
     )

@@ -1,12 +1,18 @@
 """Build an index."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from splade_rescale.cli.options import MemoryMb, SettingsText, Threads, read_settings, show_bars
+from splade_rescale.cli.options import (
+    MemoryMb,
+    SettingsText,
+    Threads,
+    processors,
+    read_settings,
+    show_bars,
+)
 
 commands = typer.Typer(no_args_is_help=True, help="Build an index.")
 
@@ -29,7 +35,7 @@ def index_impact(
         vectors,
         out,
         read_settings(IndexSettings, settings),
-        threads=threads or os.cpu_count() or 1,
+        threads=processors(threads),
         memory_mb=memory_mb,
         progress=show_bars(),
     )
@@ -48,7 +54,7 @@ def index_bm25(
     build_bm25_index(
         corpus,
         out,
-        threads=threads or os.cpu_count() or 1,
+        threads=processors(threads),
         memory_mb=memory_mb,
         progress=show_bars(),
     )

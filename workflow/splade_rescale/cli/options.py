@@ -27,6 +27,11 @@ def limit_threads(threads: int | None) -> int | None:
     return threads
 
 
+def processors(threads: int | None) -> int:
+    """How many threads to work in: those asked for, else one for each processor."""
+    return threads or os.cpu_count() or 1
+
+
 def known_device(device: str | None) -> str | None:
     """Refuse what is no torch device of a kind that the stages know."""
     if device is not None and not re.fullmatch(r"cpu|cuda(:[0-9]+)?", device):

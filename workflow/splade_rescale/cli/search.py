@@ -1,12 +1,18 @@
 """Retrieve with an index."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from splade_rescale.cli.options import MemoryMb, SettingsText, Threads, read_settings, show_bars
+from splade_rescale.cli.options import (
+    MemoryMb,
+    SettingsText,
+    Threads,
+    processors,
+    read_settings,
+    show_bars,
+)
 
 commands = typer.Typer(no_args_is_help=True, help="Retrieve with an index; write a TREC run.")
 
@@ -48,7 +54,7 @@ def search_impact_command(
         read_settings(SearchSettings, settings),
         remove_self_hits=remove_self_hits,
         corpus=corpus or [],
-        threads=threads or os.cpu_count() or 1,
+        threads=processors(threads),
         memory_mb=memory_mb,
         progress=show_bars(),
     )
@@ -80,7 +86,7 @@ def search_bm25_command(
         read_settings(SearchSettings, settings),
         read_settings(Bm25Settings, bm25),
         remove_self_hits=remove_self_hits,
-        threads=threads or os.cpu_count() or 1,
+        threads=processors(threads),
         memory_mb=memory_mb,
         progress=show_bars(),
     )
