@@ -11,29 +11,14 @@ from hub import data, models
 from hub.client import environment
 from hub.server import Hub, Repository
 from hub.warm import warm_commands
-from miniature import MINI, PRETRAIN, PYDOCS, ROOT
+from miniature import PRETRAIN, PYDOCS, ROOT
 from splade_rescale.settings import HubBackbone, HubDataset
 from unit.conftest import tiny_checkpoint, tiny_masked_lm, tiny_tokenizer
 
 from .blocks import blocks, named_file
+from .pages import PAGES, follow, shrink
 
 __all__ = ["tiny_checkpoint", "tiny_masked_lm", "tiny_tokenizer"]
-PAGES = [
-    "first-steps",
-    "adding-a-backbone",
-    "adding-a-dataset",
-    "adding-a-loss",
-    "adding-an-engine",
-]
-
-
-def shrink(config: dict) -> dict:
-    """An experiment of the pages with the miniature's steps and lengths."""
-    own = {key: MINI["train"][key] for key in ("query_length", "document_length", "learning_rate")}
-    steps = {"max_steps": min(MINI["train"]["max_steps"], config["train"]["max_steps"])}
-    batch = {"batch_size": min(MINI["train"]["batch_size"], config["train"]["batch_size"])}
-    train = {**config["train"], **own, **steps, **batch}
-    return {**config, "train": train, "encode": {**MINI["encode"], "shards": 1}}
 
 
 def _rewrite(path: Path, change) -> None:
@@ -108,7 +93,5 @@ def reader(project, tmp_path_factory) -> Iterator[dict[str, str]]:
 @pytest.fixture(scope="session")
 def made(project, reader) -> Path:
     """The project after first-steps.md."""
-    from .test_pages import follow
-
     follow(ROOT / "docs/first-steps.md", project, reader)
     return project
