@@ -16,6 +16,7 @@ from splade_rescale.pretrain import train_tokenizer
 from splade_rescale.pydocs import IN_DOMAIN, collect, shuffled
 from splade_rescale.settings import PretrainBackbone
 from splade_rescale.splade import Splade
+from torch import Tensor, nn
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -28,6 +29,20 @@ from transformers import (
 LENGTH = 128  # tokens at which queries and documents are cut, specials included
 ACTIVE = 0.04  # part of the terms that are active in a document
 PACKAGES = ("datasets", "numpy", "pandas", "scipy", "torch", "transformers")
+
+
+class Plain(nn.Module):
+    """The formula as it is usually written, over whole logits `[batch, seq, vocab]`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, attention_mask: Tensor, **inputs: Tensor) -> Tensor:
+        """Term weights `[batch, vocab]`."""
+        logits = self.model(attention_mask=attention_mask, **inputs).logits
+        weights = torch.log1p(torch.relu(logits)) * attention_mask[..., None]
+        return weights.max(dim=1).values
 
 
 class Case(NamedTuple):

@@ -9,27 +9,27 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 from bench import cases
-from bench.cases import CASES, LENGTH
+from bench.cases import CASES, LENGTH, Plain
 from bench.measure import (
+    REFERENCE,
+    SIDES,
     Line,
     Measured,
     Process,
+    compared,
     encoder_flops,
     head_flops,
-    median,
-    ratios,
     take_turns,
 )
 from scipy import sparse
 
-REFERENCE = "sentence-transformers"
-SIDES = ("splade-rescale", REFERENCE, "plain formula")
 TEXTS = 256
 BATCH = 32  # of the other sides: sentence-transformers' default
 #: Allowed norm of the difference between the vectors of two sides, over the norm.
@@ -78,33 +78,26 @@ def _theirs(job: dict[str, Any]) -> Encode:
 def _plain(job: dict[str, Any]) -> Encode:
     from splade_rescale.head import load_masked_lm, load_tokenizer
 
-    model, tokenizer = load_masked_lm(job["model"]), load_tokenizer(job["model"])
+    plain, tokenizer = Plain(load_masked_lm(job["model"])), load_tokenizer(job["model"])
     texts = _texts(job)
 
     @torch.inference_mode()
     def run() -> sparse.csr_array:
         found = [
-            _formula(
-                model,
-                tokenizer(
+            plain(
+                **tokenizer(
                     texts[start : start + BATCH],
                     padding=True,
                     truncation=True,
                     max_length=job["length"],
                     return_tensors="pt",
-                ),
-            )
+                )
+            ).to_sparse()
             for start in range(0, len(texts), BATCH)
         ]
         return _csr(torch.cat(found).coalesce())
 
     return run
-
-
-def _formula(model: torch.nn.Module, inputs: Any) -> torch.Tensor:
-    """Term weights of a batch over whole logits `[batch, seq, vocab]`, sparse."""
-    weights = torch.log1p(torch.relu(model(**inputs).logits)) * inputs["attention_mask"][..., None]
-    return weights.max(dim=1).values.to_sparse()
 
 
 def _texts(job: dict[str, Any]) -> list[str]:
@@ -167,31 +160,18 @@ def compare(name: str, repetitions: int, threads: int, gemm_rate: float) -> list
         chosen = list(texts["document"][:TEXTS])
         corpus = _write_corpus(folder / "corpus.parquet", chosen)
         tokens = load_tokenizer(model)(chosen, truncation=True, max_length=LENGTH)["input_ids"]
-        sides: dict[str, Process] = {}
         found: dict[str, Path] = {}
-        try:
+        with ExitStack() as stack:
+            sides = {}
             for number, side in enumerate(SIDES):
                 job = _job(side, model, corpus, folder / f"work-{number}", threads=threads)
                 found[side] = Path(job["folder"]) / "found.npz"
-                sides[side] = Process("encoding", job, threads)
+                sides[side] = stack.enter_context(Process("encoding", job, threads))
             take_turns(sides, 1, "check")
             check(found)
             answers = take_turns(sides, repetitions)
-        finally:
-            for process in sides.values():
-                process.__exit__(None, None, None)
     done = flops(name, [len(ids) for ids in tokens])
-    return [
-        {
-            "case": name,
-            "side": side,
-            **ratios(answers, side, REFERENCE),
-            "memory": median(measured, "taken") / median(answers[REFERENCE], "taken"),
-            "peak_memory": median(measured, "peak") / median(answers[REFERENCE], "peak"),
-            "gemm_share": done / gemm_rate / median(measured, "seconds"),
-        }
-        for side, measured in answers.items()
-    ]
+    return compared(name, answers, dict.fromkeys(answers, done), gemm_rate)
 
 
 def grow(name: str, _repetitions: int, threads: int, _gemm_rate: float) -> list[dict[str, Any]]:

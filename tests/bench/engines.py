@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.tables import markdown
 from splade_rescale.files import atomic_file, write_json
 
 ENGINES = ("lucene", "exact", "bmp", "seismic")
@@ -192,15 +193,7 @@ def show(rows: list[dict[str, Any]]) -> str:
     """The rows as Markdown, without seconds and what depends on them alone."""
     left_out = ("build_seconds", "build_cpu_seconds", "queries_per_second", "postings")
     columns = [column for column in COLUMNS if column not in left_out]
-    lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
-    lines += [f"| {' | '.join(_text(row[column]) for column in columns)} |" for row in rows]
-    return "\n".join(lines)
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return markdown([{column: row[column] for column in columns} for row in rows])
 
 
 def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -16,6 +16,8 @@ import torch
 from splade_rescale.head import output_projection
 from torch import nn
 
+REFERENCE = "sentence-transformers"
+SIDES = ("splade-rescale", REFERENCE, "plain formula")
 _SIZES = (1536, 2048, 3072)
 _ROOT = Path(__file__).resolve().parents[2]
 _PATH = [str(_ROOT / "tests"), str(_ROOT / "workflow")]  # where the processes find themselves
@@ -157,6 +159,31 @@ def ratios(answers: dict[str, list[dict[str, Any]]], side: str, to: str) -> dict
 def median(answers: list[dict[str, Any]], key: str) -> float:
     """Median of a measure over the repetitions."""
     return statistics.median(answer[key] for answer in answers)
+
+
+def compared(
+    case: str, answers: dict[str, list[dict[str, Any]]], flops: dict[str, float], gemm_rate: float
+) -> list[dict[str, Any]]:
+    """One row per side; see `docs/speed.md` for the columns.
+
+    Args:
+        case: name of the case.
+        answers: what `Measured` found, of each side and turn.
+        flops: of the products of a turn of each side.
+        gemm_rate: the machine's FLOP/s.
+    """
+    reference = answers[REFERENCE]
+    return [
+        {
+            "case": case,
+            "side": side,
+            **ratios(answers, side, REFERENCE),
+            "memory": median(measured, "taken") / median(reference, "taken"),
+            "peak_memory": median(measured, "peak") / median(reference, "peak"),
+            "gemm_share": flops[side] / gemm_rate / median(measured, "seconds"),
+        }
+        for side, measured in answers.items()
+    ]
 
 
 def gemm_rate(repeats: int = 5) -> float:

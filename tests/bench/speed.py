@@ -17,6 +17,7 @@ from bench import encoding, training
 from bench.cases import CASES
 from bench.measure import Process
 from bench.plot import draw
+from bench.tables import markdown, short
 from splade_rescale.files import atomic_file
 
 ROOT = Path(__file__).parents[2]
@@ -44,20 +45,7 @@ def write_csv(path: Path, rows: Rows) -> None:
     with atomic_file(path) as temporary, temporary.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows({key: _short(value, 4) for key, value in row.items()} for row in rows)
-
-
-def markdown(rows: Rows) -> str:
-    """Rows as a Markdown table."""
-    lines = [list(rows[0]), ["---"] * len(rows[0])]
-    lines += [[_short(value, 3) for value in row.values()] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _short(value: Any, digits: int) -> str:
-    if value is None:
-        return ""
-    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+        writer.writerows({key: short(value, 4) for key, value in row.items()} for row in rows)
 
 
 def main() -> None:

@@ -8,48 +8,34 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 from bench import cases
-from bench.cases import CASES, LENGTH, Case
+from bench.cases import CASES, LENGTH, Case, Plain
 from bench.measure import (
+    REFERENCE,
+    SIDES,
     Line,
     Measured,
     Process,
+    compared,
     encoder_flops,
     head_flops,
-    median,
-    ratios,
     take_turns,
 )
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
-REFERENCE = "sentence-transformers"
-SIDES = ("splade-rescale", REFERENCE, "plain formula")
 BATCH = 32
 LEARNING_RATE = 1e-4
 LAMBDA_Q, LAMBDA_D = 5e-2, 3e-3
 #: Allowed difference between sides: of a vector or a gradient, the norm of the difference over the
 #: norm (and a millionth of all gradients' norm more); of a loss, relative.
 TOLERANCE = {"vectors": 1e-5, "gradients": 1e-3, "losses": 1e-4}
-
-
-class Plain(nn.Module):
-    """The formula as it is usually written, over whole logits `[batch, seq, vocab]`."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, attention_mask: Tensor, **inputs: Tensor) -> Tensor:
-        """Term weights `[batch, vocab]`."""
-        logits = self.model(attention_mask=attention_mask, **inputs).logits
-        weights = torch.log1p(torch.relu(logits)) * attention_mask[..., None]
-        return weights.max(dim=1).values
 
 
 class Turns(TrainerCallback):
@@ -262,8 +248,8 @@ def compare(
         cases.write_model(folder / "model", case, texts)
         pairs = cases.write_pairs(folder / "train.parquet", cases.full_length(texts, batch))
         found = {side: folder / f"{number}.safetensors" for number, side in enumerate(SIDES)}
-        sides: dict[str, Process] = {}
-        try:
+        with ExitStack() as stack:
+            sides = {}
             for number, side in enumerate(SIDES):
                 job = {
                     "side": side,
@@ -274,29 +260,14 @@ def compare(
                     "batch": batch,
                     "steps": repetitions + 1,
                 }
-                sides[side] = Process("training", job, threads)
+                sides[side] = stack.enter_context(Process("training", job, threads))
             first = take_turns(sides, 1)
             check(found)
             check_losses(first)
             answers = take_turns(sides, repetitions, once=SIDES[2:])
             check_losses(answers)
-        finally:
-            for process in sides.values():
-                process.__exit__(None, None, None)
-    rows = []
-    for side, measured in answers.items():
-        done = flops(case, side, batch, first[side][0]["active"])
-        rows.append(
-            {
-                "case": name,
-                "side": side,
-                **ratios(answers, side, REFERENCE),
-                "memory": median(measured, "taken") / median(answers[REFERENCE], "taken"),
-                "peak_memory": median(measured, "peak") / median(answers[REFERENCE], "peak"),
-                "gemm_share": done / gemm_rate / median(measured, "seconds"),
-            }
-        )
-    return rows
+    done = {side: flops(case, side, batch, first[side][0]["active"]) for side in answers}
+    return compared(name, answers, done, gemm_rate)
 
 
 if __name__ == "__main__":
