@@ -1,5 +1,7 @@
 """What the benchmarks of speed have in common: processes, time, memory, FLOPs, ratios."""
 
+import ctypes
+import gc
 import json
 import os
 import statistics
@@ -108,8 +110,16 @@ class Line:
 class Measured:
     """Wall seconds and memory of what runs between `start` and `stop`."""
 
-    def start(self) -> None:
-        """Begin: forget the peak of this process's memory so far (Linux)."""
+    def start(self, *, afresh: bool = False) -> None:
+        """Begin: forget the peak of this process's memory so far (Linux with glibc).
+
+        Args:
+            afresh: give back what is free first. Else it hides what is taken; but to take it again
+                costs time that a loop does not spend.
+        """
+        if afresh:
+            gc.collect()
+            ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
         self.before = _status("VmRSS")
         self.began = time.perf_counter()
@@ -162,24 +172,28 @@ def median(answers: list[dict[str, Any]], key: str) -> float:
 
 
 def compared(
-    case: str, answers: dict[str, list[dict[str, Any]]], flops: dict[str, float], gemm_rate: float
+    case: str,
+    answers: dict[str, list[dict[str, Any]]],
+    memory: dict[str, list[dict[str, Any]]],
+    flops: dict[str, float],
+    gemm_rate: float,
 ) -> list[dict[str, Any]]:
     """One row per side; see `docs/speed.md` for the columns.
 
     Args:
         case: name of the case.
-        answers: what `Measured` found, of each side and turn.
+        answers: what `Measured` found, of each side and timed turn.
+        memory: the same of a turn that began afresh.
         flops: of the products of a turn of each side.
         gemm_rate: the machine's FLOP/s.
     """
-    reference = answers[REFERENCE]
     return [
         {
             "case": case,
             "side": side,
             **ratios(answers, side, REFERENCE),
-            "memory": median(measured, "taken") / median(reference, "taken"),
-            "peak_memory": median(measured, "peak") / median(reference, "peak"),
+            "memory": memory[side][0]["taken"] / memory[REFERENCE][0]["taken"],
+            "peak_memory": memory[side][0]["peak"] / memory[REFERENCE][0]["peak"],
             "gemm_share": flops[side] / gemm_rate / median(measured, "seconds"),
         }
         for side, measured in answers.items()

@@ -34,8 +34,9 @@ BATCH = 32
 LEARNING_RATE = 1e-4
 LAMBDA_Q, LAMBDA_D = 5e-2, 3e-3
 #: Allowed difference between sides: of a vector or a gradient, the norm of the difference over the
-#: norm (and a millionth of all gradients' norm more); of a loss, relative.
-TOLERANCE = {"vectors": 1e-5, "gradients": 1e-3, "losses": 1e-4}
+#: norm (and a millionth of all gradients' norm more); of a loss, relative. AdamW makes a full step
+#: of the smallest gradient, be it rounding, so later losses differ by more than the first.
+TOLERANCE = {"vectors": 1e-5, "gradients": 1e-3, "first loss": 1e-5, "losses": 1e-3}
 
 
 class Turns(TrainerCallback):
@@ -91,8 +92,7 @@ class Turns(TrainerCallback):
         self._wait()
 
     def _wait(self) -> None:
-        self.line.wait()
-        self.measured.start()
+        self.measured.start(afresh=self.line.wait() == "memory")
 
 
 def _ours(job: dict[str, Any], line: Line) -> Trainer:
@@ -202,15 +202,15 @@ def check(found: dict[str, Path]) -> None:
                 )
 
 
-def check_losses(answers: dict[str, list[dict[str, Any]]]) -> None:
-    """Compare the losses of all steps.
+def check_losses(answers: dict[str, list[dict[str, Any]]], kind: str) -> None:
+    """Compare the losses of steps, `kind` of `TOLERANCE`.
 
     Raises:
-        SystemExit: they differ by more than `TOLERANCE`.
+        SystemExit: they differ by more than that.
     """
     for side, steps in answers.items():
         for number, (ours, theirs) in enumerate(zip(steps, answers[REFERENCE], strict=False)):
-            if not abs(ours["loss"] / theirs["loss"] - 1) <= TOLERANCE["losses"]:
+            if not abs(ours["loss"] / theirs["loss"] - 1) <= TOLERANCE[kind]:
                 raise SystemExit(
                     f"{side}: loss {ours['loss']} in step {number}, {REFERENCE}'s {theirs['loss']}"
                 )
@@ -258,16 +258,17 @@ def compare(
                     "folder": str(folder / f"work-{number}"),
                     "found": str(found[side]),
                     "batch": batch,
-                    "steps": repetitions + 1,
+                    "steps": repetitions + 2,
                 }
                 sides[side] = stack.enter_context(Process("training", job, threads))
             first = take_turns(sides, 1)
             check(found)
-            check_losses(first)
+            check_losses(first, "first loss")
             answers = take_turns(sides, repetitions, once=SIDES[2:])
-            check_losses(answers)
+            memory = take_turns(sides, 1, "memory")
+            check_losses(answers, "losses")
     done = {side: flops(case, side, batch, first[side][0]["active"]) for side in answers}
-    return compared(name, answers, done, gemm_rate)
+    return compared(name, answers, memory, done, gemm_rate)
 
 
 if __name__ == "__main__":

@@ -35,11 +35,11 @@ def test_sides_that_differ_are_not_compared(found):
 
 def test_losses_that_differ_are_not_compared():
     steps = {side: [{"loss": 2.0}, {"loss": 1.0}] for side in training.SIDES}
-    training.check_losses(steps)
+    training.check_losses(steps, "losses")
     for wrong in (1.01, float("nan")):
         steps["plain formula"][1] = {"loss": wrong}
         with pytest.raises(SystemExit, match=r"plain formula: loss .* in step 1"):
-            training.check_losses(steps)
+            training.check_losses(steps, "losses")
 
 
 def test_ratios_are_of_turns_side_by_side():

@@ -35,6 +35,7 @@ from splade_rescale.csr_file import csr_file
 from splade_rescale.errors import UserError
 from splade_rescale.files import atomic_file, write_json
 from splade_rescale.head import load_tokenizer
+from splade_rescale.memory import give_back
 from splade_rescale.parquet_files import ERRORS, read_batches
 from splade_rescale.positions import check_length
 from splade_rescale.settings import EncodeSettings
@@ -201,6 +202,8 @@ def _encode_file(
                 vectors.append(rows)
                 ids.write_table(pa.table([window.ids], _IDS))
                 counts.add(rows, window.tokens.lengths, sum(part.cut for part in parts))
+                del rows, parts
+                give_back()
             seconds = time.perf_counter() - started
         statistics = {
             **counts.statistics(),
