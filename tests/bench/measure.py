@@ -1,6 +1,5 @@
 """What the benchmarks of speed have in common: processes, time, memory, FLOPs, ratios."""
 
-import ctypes
 import gc
 import json
 import os
@@ -16,6 +15,7 @@ from typing import Any, Self
 
 import torch
 from splade_rescale.head import output_projection
+from splade_rescale.memory import give_back
 from torch import nn
 
 REFERENCE = "sentence-transformers"
@@ -119,19 +119,20 @@ class Measured:
         """
         if afresh:
             gc.collect()
-            ctypes.CDLL(None).malloc_trim(0)
+            give_back()
         Path("/proc/self/clear_refs").write_text("5")
-        self.before = _status("VmRSS")
+        self.before = status("VmRSS")
         self.began = time.perf_counter()
 
     def stop(self) -> dict[str, float]:
         """Seconds; bytes that were taken at most on top of those at the start; peak in bytes."""
         seconds = time.perf_counter() - self.began
-        peak = _status("VmHWM")
+        peak = status("VmHWM")
         return {"seconds": seconds, "taken": peak - self.before, "peak": peak}
 
 
-def _status(key: str) -> int:
+def status(key: str) -> int:
+    """Bytes of this process that Linux counts under a key such as VmRSS."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(key))
 
@@ -166,11 +167,6 @@ def ratios(answers: dict[str, list[dict[str, Any]]], side: str, to: str) -> dict
     }
 
 
-def median(answers: list[dict[str, Any]], key: str) -> float:
-    """Median of a measure over the repetitions."""
-    return statistics.median(answer[key] for answer in answers)
-
-
 def compared(
     case: str,
     answers: dict[str, list[dict[str, Any]]],
@@ -194,9 +190,11 @@ def compared(
             **ratios(answers, side, REFERENCE),
             "memory": memory[side][0]["taken"] / memory[REFERENCE][0]["taken"],
             "peak_memory": memory[side][0]["peak"] / memory[REFERENCE][0]["peak"],
-            "gemm_share": flops[side] / gemm_rate / median(measured, "seconds"),
+            "gemm_share": flops[side]
+            / gemm_rate
+            / statistics.median(turn["seconds"] for turn in turns),
         }
-        for side, measured in answers.items()
+        for side, turns in answers.items()
     ]
 
 

@@ -1,14 +1,9 @@
 import platform
-from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.measure import status
 from splade_rescale.memory import give_back
-
-
-def resident() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS"))
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="nothing is done without glibc")
@@ -18,7 +13,7 @@ def test_what_is_free_between_arrays_that_live_is_given_back():
     last = arrays[-1]  # keeps the top of the heap from being given back by itself
     living = arrays[:: number // 20]
     del arrays
-    before = resident()
+    before = status("VmRSS")
     give_back()
-    assert before - resident() > size * number // 2
+    assert before - status("VmRSS") > size * number // 2
     assert last.all() and all(array.all() for array in living)

@@ -202,7 +202,7 @@ def _encode_file(
                 vectors.append(rows)
                 ids.write_table(pa.table([window.ids], _IDS))
                 counts.add(rows, window.tokens.lengths, sum(part.cut for part in parts))
-                del rows, parts
+                del rows, parts  # not held while the next window is encoded
                 give_back()
             seconds = time.perf_counter() - started
         statistics = {

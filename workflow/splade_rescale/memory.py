@@ -1,18 +1,8 @@
 """Memory of this process."""
 
 import ctypes
-from collections.abc import Callable
-from typing import Any
 
-
-def _find_trim() -> Callable[[int], Any]:
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # not glibc
-        return lambda _: None
-
-
-_trim = _find_trim()
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
 
 
 def give_back() -> None:
@@ -21,4 +11,5 @@ def give_back() -> None:
     Where arrays that live long lie between large ones that do not, glibc keeps what is free, and
     a process grows with all that it ever did.
     """
-    _trim(0)
+    if _trim:
+        _trim(0)

@@ -9,8 +9,7 @@ from splade_rescale.cli.options import (
     Device,
     ExistingFolder,
     SettingsText,
-    Threads,
-    processors,
+    Workers,
     read_settings,
     show_bars,
 )
@@ -40,13 +39,13 @@ def encode_dataset_command(
     queries_out: Annotated[Path, typer.Argument(help="The .npz of the queries to write.")],
     settings: SettingsText = None,
     device: Device = None,
-    threads: Threads = None,
+    threads: Workers = None,
 ) -> None:
     """Encode corpus and queries of a data set folder; ids and statistics lie beside each .npz."""
     chosen = _settings(settings, device)
     from splade_rescale.encode import encode_corpus, encode_queries
 
-    options = {"device": device, "threads": processors(threads), "progress": show_bars()}
+    options = {"device": device, "threads": threads, "progress": show_bars()}
     encode_corpus(model, dataset / "corpus.parquet", corpus_out, chosen, **options)
     encode_queries(model, dataset / "queries.parquet", queries_out, chosen, **options)
 
@@ -60,7 +59,7 @@ def encode_corpus_command(
     shards: Annotated[int, typer.Option(min=1, help="Shards of the corpus.")] = 1,
     settings: SettingsText = None,
     device: Device = None,
-    threads: Threads = None,
+    threads: Workers = None,
 ) -> None:
     """Encode one shard of a corpus."""
     chosen = _settings(settings, device)
@@ -74,7 +73,7 @@ def encode_corpus_command(
         shard=shard,
         shards=shards,
         device=device,
-        threads=processors(threads),
+        threads=threads,
         progress=show_bars(),
     )
 
@@ -86,7 +85,7 @@ def encode_queries_command(
     out: Annotated[Path, typer.Argument(help="The .npz to write; ids and statistics lie beside.")],
     settings: SettingsText = None,
     device: Device = None,
-    threads: Threads = None,
+    threads: Workers = None,
 ) -> None:
     """Encode all queries of a data set."""
     chosen = _settings(settings, device)
@@ -98,6 +97,6 @@ def encode_queries_command(
         out,
         chosen,
         device=device,
-        threads=processors(threads),
+        threads=threads,
         progress=show_bars(),
     )

@@ -5,14 +5,7 @@ from typing import Annotated
 
 import typer
 
-from splade_rescale.cli.options import (
-    MemoryMb,
-    SettingsText,
-    Threads,
-    processors,
-    read_settings,
-    show_bars,
-)
+from splade_rescale.cli.options import MemoryMb, SettingsText, Workers, read_settings, show_bars
 
 commands = typer.Typer(no_args_is_help=True, help="Build an index.")
 
@@ -24,7 +17,7 @@ def index_impact(
         list[Path], typer.Argument(exists=True, dir_okay=False, help=".npz shards in corpus order")
     ],
     settings: SettingsText = None,
-    threads: Threads = None,
+    threads: Workers = None,
     memory_mb: MemoryMb = None,
 ) -> None:
     """Index the vectors of a corpus, by the engine that the settings name (lucene if none)."""
@@ -35,7 +28,7 @@ def index_impact(
         vectors,
         out,
         read_settings(IndexSettings, settings),
-        threads=processors(threads),
+        threads=threads,
         memory_mb=memory_mb,
         progress=show_bars(),
     )
@@ -45,7 +38,7 @@ def index_impact(
 def index_bm25(
     out: Annotated[Path, typer.Argument(help="Folder to write.")],
     corpus: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="corpus.parquet")],
-    threads: Threads = None,
+    threads: Workers = None,
     memory_mb: MemoryMb = None,
 ) -> None:
     """Build a BM25 index from the text of a corpus."""
@@ -54,7 +47,7 @@ def index_bm25(
     build_bm25_index(
         corpus,
         out,
-        threads=processors(threads),
+        threads=threads,
         memory_mb=memory_mb,
         progress=show_bars(),
     )

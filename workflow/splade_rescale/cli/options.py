@@ -27,9 +27,9 @@ def limit_threads(threads: int | None) -> int | None:
     return threads
 
 
-def processors(threads: int | None) -> int:
-    """How many threads to work in: those asked for, else one for each processor."""
-    return threads or os.cpu_count() or 1
+def workers(threads: int | None) -> int:
+    """`limit_threads`, and one thread for each processor where none are asked for."""
+    return limit_threads(threads) or os.cpu_count() or 1
 
 
 def known_device(device: str | None) -> str | None:
@@ -76,6 +76,10 @@ def show_bars() -> bool:
 Threads = Annotated[
     int | None,
     typer.Option(min=1, callback=limit_threads, help="CPU threads; all cores if unset."),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, callback=workers, help="CPU threads; all cores if unset."),
 ]
 MemoryMb = Annotated[
     int | None,

@@ -5,14 +5,7 @@ from typing import Annotated
 
 import typer
 
-from splade_rescale.cli.options import (
-    MemoryMb,
-    SettingsText,
-    Threads,
-    processors,
-    read_settings,
-    show_bars,
-)
+from splade_rescale.cli.options import MemoryMb, SettingsText, Workers, read_settings, show_bars
 
 commands = typer.Typer(no_args_is_help=True, help="Retrieve with an index; write a TREC run.")
 
@@ -39,7 +32,7 @@ def search_impact_command(
     settings: SettingsText = None,
     stats: StatsFile = None,
     remove_self_hits: SelfHits = False,
-    threads: Threads = None,
+    threads: Workers = None,
     memory_mb: MemoryMb = None,
 ) -> None:
     """Search an impact index with encoded queries, by the engine that built it."""
@@ -54,7 +47,7 @@ def search_impact_command(
         read_settings(SearchSettings, settings),
         remove_self_hits=remove_self_hits,
         corpus=corpus or [],
-        threads=processors(threads),
+        threads=threads,
         memory_mb=memory_mb,
         progress=show_bars(),
     )
@@ -71,7 +64,7 @@ def search_bm25_command(
     bm25: Annotated[str | None, typer.Option(help="k1 and b as JSON.")] = None,
     stats: StatsFile = None,
     remove_self_hits: SelfHits = False,
-    threads: Threads = None,
+    threads: Workers = None,
     memory_mb: MemoryMb = None,
 ) -> None:
     """Search a BM25 index with query text."""
@@ -86,7 +79,7 @@ def search_bm25_command(
         read_settings(SearchSettings, settings),
         read_settings(Bm25Settings, bm25),
         remove_self_hits=remove_self_hits,
-        threads=processors(threads),
+        threads=threads,
         memory_mb=memory_mb,
         progress=show_bars(),
     )
