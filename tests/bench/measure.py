@@ -32,7 +32,7 @@ class Process:
     live at the same time, so that their repetitions can take turns.
     """
 
-    def __init__(self, module: str, job: dict[str, Any], threads: int) -> None:
+    def __init__(self, module: str, job: dict[str, Any], threads: int, **environment: str) -> None:
         """Start `python -m bench.MODULE JOB`, which answers on a `Line` (JOB is JSON)."""
         self.name = f"bench.{module} {job}"
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by __exit__)
@@ -47,6 +47,7 @@ class Process:
                 "RAYON_NUM_THREADS": str(threads),
                 "TOKENIZERS_PARALLELISM": "true" if threads > 1 else "false",
                 "HF_HUB_OFFLINE": "1",
+                **environment,
             },
             text=True,
             stdin=subprocess.PIPE,

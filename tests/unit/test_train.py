@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import WORDS
 from safetensors.torch import load_file, save_file
-from splade_rescale import checkpoints
+from splade_rescale import activations, checkpoints
 from splade_rescale import train as training
 from splade_rescale.errors import UserError
 from splade_rescale.head import load_masked_lm, load_tokenizer, output_projection, scale_head
@@ -574,6 +574,21 @@ def test_out_of_memory_goes_on_with_less_and_gives_the_same(init, pairs, run, mo
     folders = [init.parent / name for name in ("whole", "resumed")]
     assert len({(folder / "config.json").read_text() for folder in folders}) == 1
     assert not (init.parent / "ckpt").exists()
+
+
+def test_what_is_computed_again_on_a_cpu_changes_nothing(init, pairs, run, monkeypatch):
+    options = {"max_steps": 6}
+    again = []
+    real = modeling_utils.checkpoint
+    monkeypatch.setattr(
+        modeling_utils, "checkpoint", lambda *a, **n: again.append(a) or real(*a, **n)
+    )
+    usual = run(init, pairs(), "usual", **options)
+    assert again
+    again.clear()
+    monkeypatch.setattr(activations, "keep_products", lambda _model: None)
+    assert run(init, pairs(), "kept", **options).same_as(usual)
+    assert not again
 
 
 def test_another_run_does_not_inherit_the_lack_of_memory(init, pairs, run, monkeypatch):

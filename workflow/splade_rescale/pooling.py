@@ -27,7 +27,7 @@ class _Device(NamedTuple):
 
 # A block should stay in the cache, and a maximum with its position is slow. The cost was measured
 # (10 to 12 at widths 384 and 128).
-_CPU = _Device(2 << 20, 8, 10, 0.25)
+_CPU = _Device(4 << 20, 8, 10, 0.25)
 # Large blocks save kernel launches; a batch of 32 texts of 128 tokens still takes several. To wait
 # for the number of active terms costs more than their positions. The cost is estimated from memory
 # bandwidth.
@@ -61,7 +61,7 @@ def splade_max_pool(
         mask: non-zero where a token stands, `[batch, seq]`; padding may stand anywhere.
         weight: output projection, `[vocab, d]`.
         bias: its bias, `[vocab]`, or None.
-        block_bytes: bound on one block of logits; by default 2 MiB on a CPU, 64 MiB elsewhere.
+        block_bytes: bound on one block of logits; by default 4 MiB on a CPU, 64 MiB elsewhere.
         backward: `sparse` costs per active term, `dense` per logit; `auto` takes the cheaper.
 
     Returns:
@@ -132,14 +132,17 @@ def _pool(
         longest = max(1, sorted_lengths[start + len(group) - 1])
         places = where[group, :longest]
         tokens = hidden[group[:, None], places].to(product_type).reshape(-1, width)
-        step = _block_terms(block_bytes, len(tokens), product_type)
+        step = min(vocab, _block_terms(block_bytes, len(tokens), product_type))
+        # [terms, texts, tokens]: the maximum over the last, contiguous dimension is fastest. One
+        # buffer for all blocks stays in the cache.
+        buffer = tokens.new_empty((step, len(tokens)))
         for term in range(0, vocab, step):
             block = slice(term, term + step)
-            # [terms, texts, tokens]: the maximum over the last, contiguous dimension is fastest.
+            logits = buffer[: vocab - term]
             if early_bias is None:
-                logits = weight[block] @ tokens.T
+                torch.mm(weight[block], tokens.T, out=logits)
             else:
-                logits = torch.addmm(early_bias[block], weight[block], tokens.T)
+                torch.addmm(early_bias[block], weight[block], tokens.T, out=logits)
             logits = logits.view(-1, len(group), longest)
             highest = logits.amax(dim=2)
             maximum[group, block] = highest.T

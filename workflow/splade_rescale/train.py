@@ -23,12 +23,14 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer, TrainingArguments
 
+from splade_rescale import activations
 from splade_rescale import checkpoints as store
 from splade_rescale.devices import gather, is_distributed
 from splade_rescale.errors import UserError
 from splade_rescale.files import atomic_folder, naming, read_json, write_json
 from splade_rescale.head import load_tokenizer
 from splade_rescale.losses import flops, lambda_at
+from splade_rescale.memory import give_back
 from splade_rescale.pairs import Collator, Pairs, read_pairs
 from splade_rescale.positions import check_length
 from splade_rescale.settings import TrainSettings
@@ -71,8 +73,9 @@ def train(
         seed: of order and dropout.
         progress: show a progress bar.
 
-    A run that ended because a GPU's memory did not suffice goes on with less: activations are
-    computed again instead of kept (gradient checkpointing), which costs time and changes no weight.
+    On a CPU what is cheap to compute is computed again in the backward pass instead of kept
+    (`activations.keep_products`). On a GPU all is kept, and a run that ended because its memory did
+    not suffice goes on with less (`activations.keep_inputs`), which costs time. No weight changes.
     The batch stays as it is, because in-batch negatives and FLOPS depend on it.
 
     Raises:
@@ -119,8 +122,10 @@ def _train(
         return
     wait_for_all()
     last = store.last_checkpoint(checkpoints)
-    if store.saves_memory(checkpoints) and splade.model.supports_gradient_checkpointing:
-        splade.model.activation_checkpointing_enable({"use_reentrant": False})
+    if store.saves_memory(checkpoints):
+        activations.keep_inputs(splade.model)
+    elif settings.gpus == 0:
+        activations.keep_products(splade.model)
 
     journal = Journal(settings)
     trainer = _SpladeTrainer(
@@ -279,6 +284,7 @@ class _SpladeTrainer(Trainer):
     ) -> Any:
         teacher = inputs.pop("teacher", None)
         queries, *documents = model(**inputs)
+        give_back()  # most memory is needed next, and not from between what is kept
         step, total = self.state.global_step, self.state.max_steps
         loss, measures = objective(queries, documents, self.settings, step, total, teacher)
         self.measured.append(torch.stack([measures[name] for name in MEASURES]))

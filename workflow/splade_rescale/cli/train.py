@@ -32,10 +32,13 @@ def train(
 ) -> None:
     """Train SPLADE-max from a rescaled checkpoint. A collapsed run is a result, not an error."""
     from splade_rescale.gpus import acquire
+    from splade_rescale.memory import keep_large_apart
     from splade_rescale.settings import TrainSettings
 
     recipe = read_settings(TrainSettings, settings)
     acquire(recipe.gpus, "train.gpus")
+    if recipe.gpus == 0:
+        keep_large_apart()  # before torch is imported
     from splade_rescale.train import train as run
 
     run(
