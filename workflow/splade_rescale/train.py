@@ -284,7 +284,8 @@ class _SpladeTrainer(Trainer):
     ) -> Any:
         teacher = inputs.pop("teacher", None)
         queries, *documents = model(**inputs)
-        give_back()  # most memory is needed next, and not from between what is kept
+        if self.settings.gpus == 0:
+            give_back()  # most is needed next, and not from between what is kept
         step, total = self.state.global_step, self.state.max_steps
         loss, measures = objective(queries, documents, self.settings, step, total, teacher)
         self.measured.append(torch.stack([measures[name] for name in MEASURES]))
