@@ -551,44 +551,56 @@ def out_of_memory_at(monkeypatch, step):
     monkeypatch.setattr(training, "objective", objective)
 
 
-def test_out_of_memory_goes_on_with_less_and_gives_the_same(init, pairs, run, monkeypatch):
-    options = {"max_steps": 6, "save_steps": 2}
-    whole = run(init, pairs(), "whole", **options)
-    out_of_memory_at(monkeypatch, 3)
-    with pytest.raises(UserError, match=r"CUDA ran out of memory with train\.batch_size .* again"):
-        run(init, pairs(), "resumed", **options)
-    with pytest.raises(UserError, match=r"although activations are not kept.*another experiment"):
-        run(init, pairs(), "resumed", **options)
-    monkeypatch.undo()
-    computed_again = []
+@pytest.fixture
+def computed_again(monkeypatch):
+    """The options of each layer's forward pass whose activations are computed again."""
+    options = []
     real = modeling_utils.checkpoint
 
-    def checkpoint(function, *arguments, **named):
-        computed_again.append(function)
-        return real(function, *arguments, **named)
+    def checkpoint(*arguments, **named):
+        options.append(named.keys())
+        return real(*arguments, **named)
 
     monkeypatch.setattr(modeling_utils, "checkpoint", checkpoint)
+    return options
+
+
+def test_out_of_memory_goes_on_with_less_and_gives_the_same(
+    init, pairs, run, monkeypatch, computed_again
+):
+    options = {"max_steps": 6, "save_steps": 2}
+    whole = run(init, pairs(), "whole", **options)
+    with monkeypatch.context() as patch:
+        out_of_memory_at(patch, 3)
+        with pytest.raises(
+            UserError, match=r"CUDA ran out of memory with train\.batch_size .* again"
+        ):
+            run(init, pairs(), "resumed", **options)
+        with pytest.raises(
+            UserError, match=r"although activations are not kept.*another experiment"
+        ):
+            run(init, pairs(), "resumed", **options)
+    computed_again.clear()
     resumed = run(init, pairs(), "resumed", **options)
     assert computed_again
+    assert not any("context_fn" in named for named in computed_again)  # nothing is kept
     assert resumed.same_as(whole)
     folders = [init.parent / name for name in ("whole", "resumed")]
     assert len({(folder / "config.json").read_text() for folder in folders}) == 1
     assert not (init.parent / "ckpt").exists()
 
 
-def test_what_is_computed_again_on_a_cpu_changes_nothing(init, pairs, run, monkeypatch):
+def test_what_is_computed_again_on_a_cpu_changes_nothing(
+    init, pairs, run, monkeypatch, computed_again
+):
     options = {"max_steps": 6}
-    again = []
-    real = modeling_utils.checkpoint
-    monkeypatch.setattr(
-        modeling_utils, "checkpoint", lambda *a, **n: again.append(a) or real(*a, **n)
-    )
     usual = run(init, pairs(), "usual", **options)
-    assert again
-    again.clear()
+    assert computed_again
+    assert all("context_fn" in named for named in computed_again)  # products are kept
+    computed_again.clear()
     monkeypatch.setattr(activations, "keep_products", lambda _model: None)
     assert run(init, pairs(), "kept", **options).same_as(usual)
-    assert not again
+    assert not computed_again
 
 
 def test_another_run_does_not_inherit_the_lack_of_memory(init, pairs, run, monkeypatch):
